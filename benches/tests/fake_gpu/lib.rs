@@ -491,6 +491,22 @@ extern "C" fn cuLaunchKernel(
     log("launch", on, blocks.into());
     0
 }
+/// The same. Its configuration begins with the blocks, and has the stream and the attributes behind seven numbers. `FAKE_NO_EARLY=1` refuses
+/// attributes, as a driver does that does not know them.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const c_uint,
+    _: Handle,
+    _: *mut Handle,
+    _: *mut Handle,
+) -> c_int {
+    let (blocks, on) = unsafe { (*config, *config.add(8).cast::<Handle>()) };
+    if std::env::var_os("FAKE_NO_EARLY").is_some() {
+        return INVALID;
+    }
+    log("early", on, blocks.into());
+    0
+}
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(handle: Handle) -> c_int {
     while cuStreamQuery(handle) == NOT_READY {

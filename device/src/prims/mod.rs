@@ -14,6 +14,7 @@ mod lines;
 mod ll;
 mod ll128;
 mod peers;
+mod short;
 mod simple;
 mod words;
 
@@ -22,7 +23,10 @@ pub use exchange::{Exchange, Span, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
+pub use short::{Place, Places, Short, clean, served, short};
 pub use simple::Simple;
+
+pub(crate) use peers::{for_peers, rank_of};
 
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Awaited, Block, Stop, Wait, wait_for};

@@ -145,6 +145,8 @@ impl Init for Cuda {
             notify: notify.clone(),
             net: net.transpose()?,
             timeout: config.timeout,
+            // Ranks that share a GPU have blocks for as many kernels as there are ranks, and none for kernels that wait.
+            starts_early: config.dependent_launch && !config.p2p.shares_gpus,
         });
         let mut machine = machine.map_err(failed)?;
         if let Some(parts) = &parts {
