@@ -100,6 +100,25 @@ struct Event {
     capture: Mutex<Option<Arc<Captured>>>,
 }
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+struct LaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`, whose value begins here.
+#[repr(C)]
+struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: c_int,
+}
+
 static STREAMS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -491,20 +510,23 @@ extern "C" fn cuLaunchKernel(
     log("launch", on, blocks.into());
     0
 }
-/// The same. Its configuration begins with the blocks, and has the stream and the attributes behind seven numbers. `FAKE_NO_EARLY=1` refuses
-/// attributes, as a driver does that does not know them.
+/// The same, with attributes. The log says which launches may start early. `FAKE_NO_EARLY=1` refuses attributes, as a driver does that does
+/// not know them.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernelEx(
-    config: *const c_uint,
+    config: *const LaunchConfig,
     _: Handle,
     _: *mut Handle,
     _: *mut Handle,
 ) -> c_int {
-    let (blocks, on) = unsafe { (*config, *config.add(8).cast::<Handle>()) };
-    if std::env::var_os("FAKE_NO_EARLY").is_some() {
+    const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+    let config = unsafe { &*config };
+    if config.count > 0 && std::env::var_os("FAKE_NO_EARLY").is_some() {
         return INVALID;
     }
-    log("early", on, blocks.into());
+    let first = (config.count > 0).then(|| unsafe { &*config.attributes });
+    let is_early = first.is_some_and(|first| (first.id, first.value) == (PROGRAMMATIC_STREAM_SERIALIZATION, 1));
+    log(if is_early { "early" } else { "launch" }, config.stream, config.grid[0].into());
     0
 }
 #[unsafe(no_mangle)]
