@@ -221,6 +221,7 @@ pub unsafe fn oneshot<M, T, P, const POSTER: bool, const PEERS: usize>(
         && args.coll.flags & KERNEL_DIRECT != 0
         && machine.block_threads() as usize > PEERS
         && let Some(what) = one::in_one_exchange(&work)
+        && what.has_room::<PEERS>(machine.block_threads() as usize)
     {
         // SAFETY: obligation 1.
         let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };

@@ -33,7 +33,7 @@
 //! from slots and write to the output concerns nobody else in this kernel.
 
 use super::in_order::InRankOrder;
-use super::peers::{for_peers, rank_of};
+use super::peers::{HELD_MAX, for_peers, rank_of};
 use super::words;
 use crate::gpu::{Awaited, Stop, Wait, Words, wait_for};
 use oxccl_shared::abi::{Rank, SlotHeader, Step};
@@ -61,6 +61,14 @@ pub struct Short {
     pub from_stride_bytes: usize,
     /// The use of messages.
     pub keep: Keep,
+}
+
+impl Short {
+    /// Whether the registers of a thread of so many hold what it needs: later words for each of many peers do not fit.
+    #[inline(always)]
+    pub fn has_room<const PEERS: usize>(&self, threads: usize) -> bool {
+        PEERS <= HELD_MAX || self.to_stride_bytes == 0 || self.len_bytes <= threads * 8
+    }
 }
 
 /// Where a connection's current message lies. Seven peers' places fit a GPU's registers, and little more.
@@ -110,7 +118,7 @@ pub fn served<B: Words>(block: &B) -> usize {
 /// # Safety
 /// 1. `src` is readable and `dst` writable for all messages; if they overlap, a word of the output lies on the word of the same number of
 ///    the input.
-/// 2. The block has as many threads as there are peers, at least. What `find` returns are the connections' current slots, the same for all threads, each
+/// 2. The block has as many threads as there are peers, at least, and [room](Short::has_room). What `find` returns are the connections' current slots, the same for all threads, each
 ///    with room for the message.
 #[inline(always)]
 pub unsafe fn short<B: Words, const PEERS: usize>(
@@ -120,7 +128,7 @@ pub unsafe fn short<B: Words, const PEERS: usize>(
 ) -> Result<(), Stop> {
     let mut at = block.thread();
     // SAFETY: obligation 1.
-    let mut input = unsafe { inputs::<B, PEERS>(block, what, at) };
+    let mut input = unsafe { inputs::<B, PEERS, true>(block, what, at) };
     let places = find()?;
     send_headers(block, what, &places);
     // SAFETY: obligation 2.
@@ -132,7 +140,7 @@ pub unsafe fn short<B: Words, const PEERS: usize>(
         unsafe { put(block, what, at, input.0, &arrived) };
         at += block.threads();
         // SAFETY: obligation 1.
-        input = unsafe { inputs::<B, PEERS>(block, what, at) };
+        input = unsafe { inputs::<B, PEERS, false>(block, what, at) };
         // SAFETY: obligation 2.
         unsafe { send(what, &places, at, &input) };
     }
@@ -191,19 +199,23 @@ fn check_headers<B: Words, const PEERS: usize>(
     Ok(())
 }
 
-/// Our own word `at`, and that for each peer.
+/// Our own word `at`, and that for each peer; of a thread's `FIRST` words, or of later ones.
 ///
 /// # Safety
 /// 1. As [`short`].
 #[inline(always)]
-unsafe fn inputs<B: Words, const PEERS: usize>(block: &B, what: &Short, at: usize) -> (u64, [u64; PEERS]) {
+unsafe fn inputs<B: Words, const PEERS: usize, const FIRST: bool>(
+    block: &B,
+    what: &Short,
+    at: usize,
+) -> (u64, [u64; PEERS]) {
     if at * 8 >= what.len_bytes {
         return (0, [0; PEERS]);
     }
     // SAFETY: obligation 1.
     let own = unsafe { input(block, what, what.rank, at) };
     let mut values = [own; PEERS];
-    if what.to_stride_bytes != 0 {
+    if what.to_stride_bytes != 0 && (FIRST || PEERS <= HELD_MAX) {
         let npeers = what.npeers;
         for_peers!(npeers, i => {
             // SAFETY: obligation 1.
