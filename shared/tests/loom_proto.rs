@@ -81,3 +81,45 @@ fn an_ll128_line_is_never_torn() {
         );
     });
 }
+
+/// The lines that the other rank writes, of each: as many slots, which exchanges use in turn.
+struct Inboxes<const SLOTS: usize>([[LlLine; SLOTS]; 2]);
+
+/// One rank's side of exchanges that follow each other. No slot is given back: a rank that has the peer's message of one exchange takes
+/// the slots of those before for read (`device/src/prims/short.rs`).
+fn exchanges<const SLOTS: usize>(inboxes: &Inboxes<SLOTS>, rank: usize) {
+    for step in (0..3).map(Step) {
+        let (flag, slot) = (ll::flag(step), step.0 as usize % SLOTS);
+        inboxes.0[1 - rank][slot].store(data(step) ^ rank as u64, flag);
+        loop {
+            let halves = inboxes.0[rank][slot].peek();
+            assert!(halves.iter().all(|half| (half >> 32) as u32 <= flag), "overwritten before it was read");
+            if let Some(value) = LlLine::open(halves, flag) {
+                assert_eq!(value, data(step) ^ (1 - rank) as u64);
+                break;
+            }
+            cpu_relax();
+        }
+    }
+}
+
+fn two_ranks<const SLOTS: usize>() {
+    let lines = |_| std::array::from_fn(|_| LlLine::default());
+    with_shared(Inboxes::<SLOTS>(std::array::from_fn(lines)), |inboxes: &'static Inboxes<SLOTS>| {
+        let thread = thread::spawn(move || exchanges(inboxes, 1));
+        exchanges(inboxes, 0);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn exchanges_need_no_credits() {
+    loom::model(two_ranks::<2>);
+}
+
+/// The message of the same exchange does not say that the peer has read ours.
+#[test]
+#[should_panic(expected = "overwritten before it was read")]
+fn exchanges_need_two_slots() {
+    loom::model(two_ranks::<1>);
+}

@@ -188,17 +188,38 @@ fn shared_gpu() {
     }
 }
 
-const PROGRAMS: [(&str, fn()); 6] = [
+/// Kernels that wait by themselves are launched to start early, unless somebody is against it; nobody is told if the driver is.
+fn early_launches() {
+    let expects_early =
+        std::env::var_os("OXCCL_PDL").is_none() && std::env::var_os("FAKE_NO_EARLY").is_none();
+    let two = ranks(&[0, 1], &config());
+    let counts = || (lines("early").len(), lines("launch").len());
+    for (count, may_be_early) in [(8, true), (8, true), (BYTES / 4, false), (8, true)] {
+        let before = counts();
+        all_reduce(&two, count);
+        let (early, launched) = counts();
+        let wanted = if may_be_early && expects_early { (2, 0) } else { (0, 2) };
+        assert_eq!((early - before.0, launched - before.1), wanted, "{count} elements");
+    }
+}
+
+const PROGRAMS: [(&str, fn()); 7] = [
     ("by_need", by_need),
     ("beside_operations", beside_operations),
     ("machine_code_at_init", machine_code_at_init),
     ("refused_machine_code", refused_machine_code),
     ("all_at_init", all_at_init),
     ("shared_gpu", shared_gpu),
+    ("early_launches", early_launches),
 ];
 
 /// Runs a program of the list in a process of its own, with a bundle with machine code or without it.
 fn run(name: &str, has_code: bool, variables: &[(&str, &str)]) {
+    run_as(&format!("{name}_of"), name, has_code, variables);
+}
+
+/// The same, for one of several tests of a program.
+fn run_as(test: &str, name: &str, has_code: bool, variables: &[(&str, &str)]) {
     if let Some(wanted) = std::env::var_os(CHILD) {
         let (_, program) = PROGRAMS.iter().find(|(name, _)| wanted == **name).expect("a program");
         return program();
@@ -207,7 +228,7 @@ fn run(name: &str, has_code: bool, variables: &[(&str, &str)]) {
     let driver = FakeDriver::make(folder.path());
     let bundle: PathBuf = driver.kernels(has_code);
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let test = format!("kernels_by_need::{name}_of_a_fake_driver");
+    let test = format!("kernels_by_need::{test}_a_fake_driver");
     child.args(["--exact", &test, "--nocapture"]).env(CHILD, name);
     driver.under(&mut child).env("OXCCL_PTX_PATH", bundle).envs(variables.iter().copied());
     let output = child.output().unwrap();
@@ -244,4 +265,19 @@ fn all_at_init_of_a_fake_driver() {
 #[test]
 fn shared_gpu_of_a_fake_driver() {
     run("shared_gpu", false, &[]);
+}
+
+#[test]
+fn early_launches_of_a_fake_driver() {
+    run("early_launches", true, &[]);
+}
+
+#[test]
+fn early_launches_refused_by_a_fake_driver() {
+    run_as("early_launches_refused_by", "early_launches", true, &[("FAKE_NO_EARLY", "1")]);
+}
+
+#[test]
+fn early_launches_off_of_a_fake_driver() {
+    run_as("early_launches_off_of", "early_launches", false, &[("OXCCL_PDL", "0")]);
 }

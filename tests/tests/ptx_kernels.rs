@@ -4,6 +4,7 @@
 
 use oxccl::DataType;
 use oxccl::cuda::bundle::{Bundle, ImageForm, find_bundle};
+use oxccl_shared::algo::kernels::kernels;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,8 +64,7 @@ fn needs_ptx_every_reduction_has_a_kernel_for_every_type() {
 fn needs_ptx_the_bundle_has_the_kernels_of_the_registry() {
     let bundle = bundle();
     let entries: BTreeSet<String> = bundle.entries().map(|(entry, _)| entry.to_string()).collect();
-    let kernels: BTreeSet<String> =
-        oxccl_shared::algo::kernels::kernels().map(|kernel| kernel.to_string()).collect();
+    let kernels: BTreeSet<String> = kernels().map(|kernel| kernel.to_string()).collect();
     assert_eq!(entries, kernels);
 }
 
@@ -119,6 +119,28 @@ fn needs_ptx_bulk_copies_are_complete_before_slots_are_published() {
             assert!((published > 0) == has_copies, "{entry} for sm_{sm}: {ordering:?}");
         }
     }
+}
+
+/// What the library may start early waits by itself, where it is compiled for a generation that can; nothing else says that the next kernel
+/// may start.
+#[test]
+#[ignore = "needs kernels: cargo xtask test --only ptx"]
+fn needs_ptx_kernels_that_start_early_wait_by_themselves() {
+    const EARLY: [&str; 2] = ["griddepcontrol.wait", "griddepcontrol.launch_dependents"];
+    let (bundle, mut seen) = (bundle(), [0; 2]);
+    for (entry, sm) in bundle.entries() {
+        let kernel = kernels().find(|kernel| kernel.to_string() == entry).unwrap();
+        let images = bundle.images(entry, sm).unwrap();
+        let image = images.iter().find(|image| image.sm() == sm && image.form() == ImageForm::Ptx).unwrap();
+        let text = bundle.read(image).unwrap();
+        let opcodes = opcodes_of(std::str::from_utf8(&text).unwrap(), entry);
+        let found = EARLY.map(|wanted| opcodes.iter().any(|opcode| opcode == wanted));
+        let waits = kernel.starts_early() && sm >= 90;
+        assert_eq!(found[0], waits, "{entry} for sm_{sm}");
+        assert!(waits || !found[1], "{entry} for sm_{sm} admits the next kernel and does not wait");
+        seen[usize::from(waits)] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
 /// The instructions of an entry in order, without operands.

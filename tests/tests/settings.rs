@@ -25,6 +25,7 @@ const ROWS: &[Row] = &[
     }),
     Row(&[("OXCCL_DETERMINISTIC", "1")], |c| c.deterministic = true),
     Row(&[("OXCCL_TILE_KIB", "32")], |c| c.tile_kib = Some(32)),
+    Row(&[("OXCCL_PDL", "0")], |c| c.dependent_launch = false),
     Row(&[("NCCL_RUNTIME_CONNECT", "0")], |c| c.runtime_connect = false),
     Row(&[("OXCCL_BOOTSTRAP_TIMEOUT", "7")], |c| c.bootstrap.timeout = Duration::from_secs(7)),
     Row(&[("NCCL_SOCKET_IFNAME", "eth,ib")], |c| {

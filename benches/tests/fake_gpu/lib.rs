@@ -100,6 +100,25 @@ struct Event {
     capture: Mutex<Option<Arc<Captured>>>,
 }
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+struct LaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`, whose value begins here.
+#[repr(C)]
+struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: c_int,
+}
+
 static STREAMS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -489,6 +508,25 @@ extern "C" fn cuLaunchKernel(
     _: *mut Handle,
 ) -> c_int {
     log("launch", on, blocks.into());
+    0
+}
+/// The same, with attributes. The log says which launches may start early. `FAKE_NO_EARLY=1` refuses attributes, as a driver does that does
+/// not know them.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    _: Handle,
+    _: *mut Handle,
+    _: *mut Handle,
+) -> c_int {
+    const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+    let config = unsafe { &*config };
+    if config.count > 0 && std::env::var_os("FAKE_NO_EARLY").is_some() {
+        return INVALID;
+    }
+    let first = (config.count > 0).then(|| unsafe { &*config.attributes });
+    let is_early = first.is_some_and(|first| (first.id, first.value) == (PROGRAMMATIC_STREAM_SERIALIZATION, 1));
+    log(if is_early { "early" } else { "launch" }, config.stream, config.grid[0].into());
     0
 }
 #[unsafe(no_mangle)]

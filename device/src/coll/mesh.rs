@@ -4,7 +4,7 @@ use super::work::CollWork;
 use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Block, Lines, Stop, Words};
 use crate::prims::{
-    Exchange, LineExchange, Ll, Ll128, Proto, Slice, Span, Then, exchange, exchange_lines, run_slice,
+    Exchange, LineExchange, Ll, Ll128, Proto, Short, Slice, Span, Then, exchange, exchange_lines, run_slice,
 };
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -139,6 +139,27 @@ fn words_of<'a>(conns: Conns<'a>, work: &CollWork, hop: &MeshHop, round: &Round)
     };
     let (tag, rank, keep, takes_own) = (work.tag, work.rank, hop.keep, hop.takes_own);
     Exchange { tag, rank, send, recv, src, to, dst, from, keep, takes_own }
+}
+
+/// A hop in which all ranks send to all and receive from all, as an exchange that is all of a kernel.
+#[inline(always)]
+pub(super) fn short_of(work: &CollWork, hop: &MeshHop, round: &Round) -> Option<Short> {
+    let Sent::Input(part) = hop.send else { return None };
+    if hop.to != Others::All || hop.from != Others::All || !hop.takes_own {
+        return None;
+    }
+    let stride = |part: Part| round.span(part).stride_bytes;
+    Some(Short {
+        tag: work.tag,
+        rank: work.rank,
+        npeers: work.nranks as usize - 1,
+        len_bytes: round.blocks.len_bytes,
+        src: round.src,
+        to_stride_bytes: stride(part),
+        dst: round.dst,
+        from_stride_bytes: stride(hop.dst),
+        keep: hop.keep,
+    })
 }
 
 /// The connections of a hop.

@@ -1,8 +1,9 @@
 //! Everything in one hop between all ranks: for messages whose time is latency.
 
-use super::mesh::{Meet, MeshEnds, Round};
+use super::mesh::{Meet, MeshEnds, Round, short_of};
 use super::work::CollWork;
 use crate::gpu::{Block, Stop};
+use crate::prims::Short;
 use oxccl_shared::abi::Func;
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::oneshot as schedule;
@@ -23,4 +24,13 @@ pub unsafe fn run<B: Block, M: Meet<B>>(block: &B, ends: &MeshEnds<'_>, work: &C
         unsafe { M::run(block, ends, work, hops(), &Round::of_ranks(work, range))? };
     }
     Ok(())
+}
+
+/// `work` as one exchange, if it is one: a single slice, by which all ranks send to all and receive from all.
+#[inline(always)]
+pub fn in_one_exchange(work: &CollWork) -> Option<Short> {
+    let len = work.part.len();
+    let [hop] = schedule::hops(work.func, work.rank, work.root);
+    let is_one = if work.func == Func::Barrier { len == 0 } else { 0 < len && len <= work.slice_elems };
+    is_one.then(|| short_of(work, &hop, &Round::of_ranks(work, work.part.clone()))).flatten()
 }

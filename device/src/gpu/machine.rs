@@ -45,6 +45,17 @@ pub trait KernelMachine {
     /// Waits for all threads of the block; they see what each other wrote.
     fn sync_all(&self);
 
+    /// Waits until the kernels before this one on its stream have ended; what they wrote is visible. A kernel that the host may start early
+    /// ([`starts_early`](oxccl_shared::algo::kernels::Kernel::starts_early)) calls it, by every thread, before it touches anything that a kernel
+    /// writes or the user owns. On a machine that starts kernels only then there is nothing to wait for.
+    #[inline(always)]
+    fn await_previous(&self) {}
+
+    /// The next kernel on the stream may start now, up to its [`Self::await_previous`], if it is one that may start early. Called after ours: so
+    /// at most one kernel of a stream waits beside the one that runs.
+    #[inline(always)]
+    fn admit_next(&self) {}
+
     /// As [`Self::sync_all`]; whether any of them said `mine`.
     fn any_of_all(&self, mine: bool) -> bool;
 

@@ -9,6 +9,7 @@
 #[cfg(feature = "entries")]
 mod entry;
 mod shared_conns;
+mod short;
 pub mod run;
 pub mod symmetric;
 

@@ -1,6 +1,7 @@
 //! From a launch's arguments to an algorithm.
 
 use super::shared_conns::{Extent, SharedConns, save};
+use super::short;
 use crate::coll::{
     self, AtOnce, ChainEnds, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
     twoshot as two,
@@ -8,10 +9,11 @@ use crate::coll::{
 use crate::conn::Conns;
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Block, CopyEngine, KernelMachine, Lines, Stop, Words};
-use crate::prims::{Bulk, Ll, Ll128, Proto, Simple};
+use crate::prims::{Bulk, Ll, Ll128, Proto, Short, Simple};
 use core::slice;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, Rank,
+    Algorithm, CollArgs, DataType, Func, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch,
+    KernelMessage, Protocol, Rank,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::collnet::ChainLinks;
@@ -213,10 +215,23 @@ pub unsafe fn oneshot<M, T, P, const POSTER: bool, const PEERS: usize>(
     T: Element,
     P: MeshProto<GpuBlock<M, T, POSTER>>,
 {
+    let index = machine.block_index();
+    let work = work::<_, P>(args, index, func, Algorithm::OneShot, T::DTYPE);
+    if P::PROTOCOL == Protocol::LL
+        && args.coll.flags & KERNEL_DIRECT != 0
+        && machine.block_threads() as usize > PEERS
+        && let Some(what) = one::in_one_exchange(&work)
+        && what.has_room::<PEERS>(machine.block_threads() as usize)
+    {
+        // SAFETY: obligation 1.
+        let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
+        let extent = mesh_extent::<PEERS>(&args.launch, index);
+        let what = Short { npeers: extent.count, ..what };
+        // SAFETY: obligation 1: the mesh has a connection each way to every other rank, and the work's buffers are valid.
+        return unsafe { short::run::<M, T, POSTER, PEERS>(&block, &args.launch, extent, &what) };
+    }
     // SAFETY: obligation 1.
     let (block, conns) = unsafe { meshed::<M, T, POSTER, PEERS>(machine, args, func) };
-    let index = block.machine().block_index();
-    let work = work::<_, P>(args, index, func, Algorithm::OneShot, T::DTYPE);
     // SAFETY: obligation 1.
     let ran = unsafe { one::run::<_, P::Way<PEERS>>(&block, &mesh_ends(conns, &work), &work) };
     // SAFETY: obligation 1.
@@ -290,6 +305,7 @@ unsafe fn meshed<'a, M: KernelMachine, T: Element, const POSTER: bool, const PEE
     // SAFETY: obligation 1.
     let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
+    block.machine().await_previous();
     let extent = mesh_extent::<PEERS>(&args.launch, index);
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most PEERS.
     let conns = unsafe { SharedConns::<PEERS>::load(block.machine(), place, &args.launch, extent) };

@@ -15,6 +15,7 @@ mod ll;
 mod ll128;
 mod meeting;
 mod peers;
+mod short;
 mod simple;
 mod words;
 
@@ -25,7 +26,10 @@ pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
 pub use meeting::meeting;
+pub use short::{Place, Places, Short, clean, served, short};
 pub use simple::Simple;
+
+pub(crate) use peers::{for_peers, rank_of};
 
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{Block, End, Stop, wait_for};

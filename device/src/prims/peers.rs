@@ -115,7 +115,7 @@ impl<'a, const PEERS: usize> Peers<'a, PEERS> {
 
 /// The rank of peer `i`, if all are connected.
 #[inline(always)]
-pub(super) fn rank_of(rank: Rank, i: usize) -> Rank {
+pub(crate) fn rank_of(rank: Rank, i: usize) -> Rank {
     Rank(i as u32 + u32::from(i as u32 >= rank.0))
 }
 
@@ -135,4 +135,4 @@ macro_rules! for_peers {
     }};
 }
 
-pub(super) use for_peers;
+pub(crate) use for_peers;

@@ -103,6 +103,9 @@ pub struct Config {
     pub symmetric: Option<bool>,
     /// KiB of the tiles by which kernels of NVIDIA GPUs with bulk copies move Simple's slots; 0 for ordinary copies (`OXCCL_TILE_KIB`).
     pub tile_kib: Option<u32>,
+    /// Whether short kernels of NVIDIA GPUs may start while the kernel in front of them on their stream still runs, and wait for its end
+    /// themselves (`OXCCL_PDL`; programmatic dependent launch, Hopper and later).
+    pub dependent_launch: bool,
     /// How CPU ranks fill slots in shared memory (`OXCCL_SLOT_STORES`). Default: by how far the consumer is found to be.
     pub slot_stores: SlotStores,
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
@@ -174,6 +177,7 @@ impl Default for Config {
             blocking: None,
             symmetric: None,
             tile_kib: None,
+            dependent_launch: true,
             slot_stores: SlotStores::default(),
             cma: Cma::default(),
             cma_min_bytes: CMA_MIN_BYTES,
@@ -278,6 +282,7 @@ impl Config {
         env.set("OXCCL_SYMMETRIC", parse::FLAG, &mut config.symmetric, symmetric)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut config.tile_kib, kib)?;
+        env.set("OXCCL_PDL", parse::FLAG, &mut config.dependent_launch, parse::flag)?;
         env.set("OXCCL_SLOT_STORES", parse::SLOT_STORES, &mut config.slot_stores, SlotStores::from_name)?;
         env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
         let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0);

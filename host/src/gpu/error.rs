@@ -186,12 +186,14 @@ impl fmt::Display for MemoryKind {
 
 /// Result codes that this library handles.
 pub(crate) mod code {
+    pub const INVALID_VALUE: u32 = 1;
     pub const OUT_OF_MEMORY: u32 = 2;
     pub const DEINITIALIZED: u32 = 4;
     pub const NO_DEVICE: u32 = 100;
     pub const NOT_FOUND: u32 = 500;
     pub const NOT_READY: u32 = 600;
     pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
+    pub const NOT_SUPPORTED: u32 = 801;
     pub const STREAM_CAPTURE_INVALIDATED: u32 = 901;
 }
 

@@ -27,7 +27,7 @@ pub struct KernelColl {
     pub arg: OpArg,
     /// [`crate::reduce::CombineKind`] as a number.
     pub kind: u32,
-    /// [`KERNEL_PRE`], [`KERNEL_POST`].
+    /// [`KERNEL_PRE`], [`KERNEL_POST`], [`KERNEL_DIRECT`].
     pub flags: u32,
     /// [`super::Func`] as a number.
     pub func: u32,
@@ -51,6 +51,8 @@ impl KernelColl {
 pub const KERNEL_PRE: u32 = 1;
 /// Results are divided.
 pub const KERNEL_POST: u32 = 2;
+/// Every connection of the launch has kernels at both ends: no proxy moves its slots.
+pub const KERNEL_DIRECT: u32 = 4;
 
 /// One send or receive of a launch.
 #[repr(C)]

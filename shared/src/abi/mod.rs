@@ -21,9 +21,9 @@ pub use digest::ABI_DIGEST;
 pub use func::{Buffers, Extent};
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
-    CollArgs, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE, KERNEL_TILES_AT,
-    KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree,
-    MessageArgs, RankBuffers, StopCause, Stopped, SymmetricArgs,
+    CollArgs, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE,
+    KERNEL_TILES_AT, KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop,
+    KernelTree, MessageArgs, RankBuffers, StopCause, Stopped, SymmetricArgs,
 };
 pub use offer::{Offer, OfferReply};
 pub use stand::{KERNEL_STANDS_MAX, KernelStand, KernelWait, Stands};

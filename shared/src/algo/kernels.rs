@@ -78,6 +78,17 @@ impl Kernel {
         }
     }
 
+    /// Whether the host may start it before the kernel in front of it has ended: it waits for that itself, where its generation has
+    /// programmatic dependent launch (sm_90). Those that meet all peers, whose time is latency.
+    pub const fn starts_early(&self) -> bool {
+        match self {
+            Kernel::Messages { .. } | Kernel::Symmetric { .. } => false,
+            Kernel::Collective { algorithm, .. } => {
+                matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot | Algorithm::TwoLevel)
+            }
+        }
+    }
+
     /// The most peers that it has room for, where that matters.
     pub fn peers(&self) -> Option<u32> {
         match self {

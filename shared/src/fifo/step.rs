@@ -62,6 +62,17 @@ impl ProducerCursor {
         ProducerCursor { step, head_seen: step.0 }
     }
 
+    /// A producer at `step` that has not read yet how far its consumer is.
+    pub const fn unseen(step: Step) -> Self {
+        ProducerCursor { step, head_seen: 0 }
+    }
+
+    /// A producer that has filled the slot of `step` in an exchange with its consumer, whose message of the same exchange has come: both
+    /// send one message in it. The consumer has consumed everything before `step`, whatever `head` says (`device/src/prims/short.rs`).
+    pub const fn after_exchange(step: Step) -> Self {
+        ProducerCursor { step: step.next(), head_seen: step.0 }
+    }
+
     /// The step that will be produced next.
     #[inline]
     pub fn step(&self) -> Step {
@@ -74,17 +85,22 @@ impl ProducerCursor {
         if has_credit(self.step.0, self.head_seen) {
             return true;
         }
-        // ACQUIRE pairs with RELEASE in ConsumerCursor::release: the consumer's reads of the slot are over.
-        self.head_seen = words.producer_side.head.load_acquire();
+        self.read_head(words);
         has_credit(self.step.0, self.head_seen)
+    }
+
+    /// What is known already may be more than `head` says: [`Self::after_exchange`].
+    #[inline]
+    fn read_head(&mut self, words: ConnWords<'_>) {
+        // ACQUIRE pairs with RELEASE in ConsumerCursor::release: the consumer's reads of the slots are over.
+        self.head_seen = self.head_seen.max(words.producer_side.head.load_acquire());
     }
 
     /// Reads `head` if at most half of the slots are known to be empty.
     #[inline]
     pub fn poll_credit_ahead(&mut self, words: ConnWords<'_>) {
         if !has_credit(self.step.0 + STEPS as u64 / 2, self.head_seen) {
-            // ACQUIRE pairs with RELEASE in ConsumerCursor::release: the consumer's reads of the slots are over.
-            self.head_seen = words.producer_side.head.load_acquire();
+            self.read_head(words);
         }
     }
 

@@ -8,6 +8,7 @@ mod levels;
 mod messages;
 mod first_use;
 mod operations;
+mod short;
 mod splits;
 mod faults;
 mod campaign;

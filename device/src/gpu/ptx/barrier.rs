@@ -46,6 +46,23 @@ pub fn sync_all() {
     unsafe { asm!("barrier.cta.sync 0;", options(nostack)) };
 }
 
+/// Programmatic dependent launch: returns when all kernels that this one depends on have ended, and what they wrote is visible. Returns at
+/// once in a kernel that was not launched early.
+#[cfg(feature = "sm90")]
+#[inline(always)]
+pub fn await_previous() {
+    // SAFETY: as in `sync_all`.
+    unsafe { asm!("griddepcontrol.wait;", options(nostack)) };
+}
+
+/// Once every block has said so or has ended, a kernel that depends on this one and was launched early starts.
+#[cfg(feature = "sm90")]
+#[inline(always)]
+pub fn admit_next() {
+    // SAFETY: as in `sync_all`.
+    unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack)) };
+}
+
 /// A barrier of all threads of the block; returns whether any of them passed `mine`.
 #[inline(always)]
 pub fn any_of_all(mine: bool) -> bool {

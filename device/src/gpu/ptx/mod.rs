@@ -69,6 +69,18 @@ impl KernelMachine for Ptx {
         barrier::sync_all();
     }
 
+    #[cfg(feature = "sm90")]
+    #[inline(always)]
+    fn await_previous(&self) {
+        barrier::await_previous();
+    }
+
+    #[cfg(feature = "sm90")]
+    #[inline(always)]
+    fn admit_next(&self) {
+        barrier::admit_next();
+    }
+
     #[inline(always)]
     fn any_of_all(&self, mine: bool) -> bool {
         barrier::any_of_all(mine)

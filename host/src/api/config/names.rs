@@ -21,6 +21,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_LOG",
     "OXCCL_NRANKS",
     "OXCCL_OUTAGE",
+    "OXCCL_PDL",
     "OXCCL_PROXY_THREADS",
     "OXCCL_PTX_PATH",
     "OXCCL_RANK",

@@ -125,6 +125,9 @@ impl Init for Cuda {
                 ConnectError::Net { rank, peer: None, source: Box::new(source) }
             })
         });
+        // Ranks that share a GPU have blocks for as many kernels as there are ranks, and none for kernels that wait. Where a proxy works,
+        // nothing short is on the way, and graphs have nodes of the host's between kernels.
+        let starts_early = config.dependent_launch && !config.p2p.shares_gpus && net.is_none();
         let cta_policy = config.cta_policy.unwrap_or_default();
         let facts = Facts { cta_policy, symmetric: config.symmetric, ..facts };
         let tile_bytes = config.tile_kib.map_or(facts.tile_bytes(), |kib| kib << 10);
@@ -147,6 +150,7 @@ impl Init for Cuda {
             notify: notify.clone(),
             net: net.transpose()?,
             timeout: config.timeout,
+            starts_early,
         });
         let mut machine = machine.map_err(failed)?;
         if let Some(parts) = &parts {

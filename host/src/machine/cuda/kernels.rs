@@ -218,7 +218,7 @@ pub(super) fn load_module(
             continue;
         }
         let started = Instant::now();
-        match Module::load(device, &bundle.read(&image)?) {
+        match Module::load_for(device, &bundle.read(&image)?, image.sm()) {
             Ok(module) => {
                 tracing::debug!(module = image.module(), form = ?image.form(), took = ?started.elapsed(), "loaded");
                 let function = module.function(entry)?;

@@ -21,7 +21,7 @@ use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, SymmetricPlan, message_kernels};
 use crate::transport::p2p::{Arena, SignalTable};
 use crate::tuner::Tuner;
-use oxccl_shared::abi::{CollArgs, KernelColl, KernelLaunch, Rank, RedOp};
+use oxccl_shared::abi::{CollArgs, KERNEL_DIRECT, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::reduce::{self, Resolved};
@@ -66,7 +66,12 @@ pub struct CudaParts {
     pub net: Option<NetProxy>,
     /// Timeout of a kernel's wait for a peer.
     pub timeout: Duration,
+    /// Whether kernels that can may start before the one in front of them on their stream has ended.
+    pub starts_early: bool,
 }
+
+/// The first generation with programmatic dependent launch.
+const EARLY_SM_MIN: u32 = 90;
 
 /// Runs a rank's kernels on a GPU of NVIDIA, on users' streams.
 pub struct Cuda {
@@ -441,6 +446,9 @@ impl Cuda {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
         }
+        if self.parts.net.is_none() {
+            coll.flags |= KERNEL_DIRECT;
+        }
         let kind = ConnKind::of(spec_of(plan.algorithm).connections);
         let lists = self.parts.tables.of(kind, plan.protocol);
         let tiles = self.parts.tiles.of(plan.kernel());
@@ -450,12 +458,19 @@ impl Cuda {
             net.collective(&coll, plan);
         }
         let has_orders = self.issue_orders(stream)?;
+        let may_start_early = self.parts.starts_early && plan.kernel().starts_early();
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
         let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
-        // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
-        // point to live until `close` has seen every operation end.
-        let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
+        // Only what was compiled for a generation that has programmatic dependent launch waits by itself.
+        let launched = if may_start_early && function.sm() >= EARLY_SM_MIN {
+            // SAFETY: as below; such a kernel waits for those before it (`starts_early`).
+            unsafe { function.launch_early(grid, block, tiles.shared_bytes, stream, &mut params) }
+        } else {
+            // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
+            // point to live until `close` has seen every operation end.
+            unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) }
+        };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
     }

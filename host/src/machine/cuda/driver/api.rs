@@ -71,6 +71,26 @@ pub(super) struct BatchMemOp {
     pub reserved: u64,
 }
 
+/// How a kernel is launched (`CUlaunchConfig`), for `cuLaunchKernelEx`.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: CUstream,
+    pub attributes: *mut LaunchAttribute,
+    pub attribute_count: c_uint,
+}
+
+/// One attribute of a launch (`CUlaunchAttribute`), of those whose value is a number.
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    pub id: c_uint,
+    pub padding: [u8; 4],
+    pub value: c_int,
+    pub rest: [u8; 60],
+}
+
 /// The driver's handle of an allocation (`CUmemGenericAllocationHandle`).
 pub(super) type AllocationHandle = c_ulonglong;
 
@@ -85,6 +105,11 @@ const _: () = {
     assert!(offset_of!(MemAccessDesc, flags) == 8);
     assert!(size_of::<HostNodeParams>() == 16);
     assert!(offset_of!(HostNodeParams, data) == 8);
+    assert!(size_of::<LaunchConfig>() == 56);
+    assert!(offset_of!(LaunchConfig, stream) == 32);
+    assert!(offset_of!(LaunchConfig, attribute_count) == 48);
+    assert!(size_of::<LaunchAttribute>() == 72);
+    assert!(offset_of!(LaunchAttribute, value) == 8);
     assert!(size_of::<BatchMemOp>() == 48);
     assert!(offset_of!(BatchMemOp, address) == 8);
     assert!(offset_of!(BatchMemOp, value) == 16);
@@ -205,6 +230,7 @@ functions! {
     cuLaunchKernel(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
     );
+    cuLaunchKernelEx(*const LaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
     cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
     cuGraphLaunch(CUgraphExec, CUstream);
     cuGraphExecDestroy(CUgraphExec);

@@ -1,13 +1,14 @@
 //! Kernels: loaded from an image, launched on streams.
 
+use super::api::{LaunchAttribute, LaunchConfig};
 use super::capture::RelaxedCapture;
 use super::device::Device;
 use super::stream::StreamRef;
-use crate::gpu::{CudaError, code};
+use crate::gpu::{CudaError, DriverVersion, code};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Code on a device. Its functions keep it loaded.
 #[derive(Clone)]
@@ -16,6 +17,10 @@ pub struct Module(Arc<Inner>);
 struct Inner {
     device: Device,
     raw: CUmodule,
+    /// The generation of GPUs that it was compiled for; 0 if nobody said.
+    sm: u32,
+    /// Set once the driver has refused an early launch.
+    no_early: OnceLock<()>,
 }
 
 // SAFETY: a module is a handle that the driver lets every thread use.
@@ -25,6 +30,10 @@ unsafe impl Sync for Inner {}
 
 /// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 8 << 10;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
+/// The first driver that captures early launches into graphs.
+const EARLY_MIN: DriverVersion = DriverVersion(12_030);
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
@@ -36,6 +45,14 @@ impl Module {
     /// # Errors
     /// [`CudaError::Module`] with the log of the driver's compiler.
     pub fn load(device: &Device, image: &[u8]) -> Result<Module, CudaError> {
+        Module::load_for(device, image, 0)
+    }
+
+    /// The same, for an image that was compiled for a generation of GPUs.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn load_for(device: &Device, image: &[u8], sm: u32) -> Result<Module, CudaError> {
         let _bound = device.bind()?;
         let _relaxed = RelaxedCapture::enter(device.driver());
         // PTX is text that the driver reads up to a zero byte; cubins contain their length, so one more byte is
@@ -64,7 +81,7 @@ impl Module {
             let result = device.api().result(code);
             return Err(CudaError::Module { device: device.id(), sm: device.sm(), result, log });
         }
-        Ok(Module(Arc::new(Inner { device: device.clone(), raw })))
+        Ok(Module(Arc::new(Inner { device: device.clone(), raw, sm, no_early: OnceLock::new() })))
     }
 
     /// The kernel of this name.
@@ -139,6 +156,11 @@ impl Function {
         self.module.device()
     }
 
+    /// The generation of GPUs that it was compiled for, as compute capability without the dot; 0 if nobody said.
+    pub fn sm(&self) -> u32 {
+        self.module.0.sm
+    }
+
     /// The most threads a block may have, by its registers and launch bounds.
     ///
     /// # Errors
@@ -207,6 +229,47 @@ impl Function {
             )
         };
         device.check("cuLaunchKernel", code)
+    }
+
+    /// As [`Self::launch`], but the kernel may start before the one in front of it on the stream has ended, if that one admits it
+    /// (programmatic dependent launch). Where the driver does not know this, it is an ordinary launch.
+    ///
+    /// # Errors
+    /// As for [`Self::launch`].
+    ///
+    /// # Safety
+    /// 1. As [`Self::launch`].
+    /// 2. The kernel, as it is loaded, waits by itself for the kernels before it (`griddepcontrol.wait`).
+    pub unsafe fn launch_early(
+        &self,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        stream: StreamRef<'_>,
+        params: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let (device, no_early) = (self.device(), &self.module.0.no_early);
+        if device.driver().version() >= EARLY_MIN && no_early.get().is_none() {
+            let _bound = device.bind()?;
+            let id = PROGRAMMATIC_STREAM_SERIALIZATION;
+            let mut attribute = LaunchAttribute { id, padding: [0; 4], value: 1, rest: [0; 60] };
+            let config = LaunchConfig {
+                grid,
+                block,
+                shared_bytes,
+                stream: stream.raw(),
+                attributes: &mut attribute,
+                attribute_count: 1,
+            };
+            let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
+            // SAFETY: by 1 and 2; the driver reads the configuration and its attribute before it returns.
+            match unsafe { (device.api().cuLaunchKernelEx)(&config, self.raw, params, extra) } {
+                code::INVALID_VALUE | code::NOT_SUPPORTED => drop(no_early.set(())),
+                code => return device.check("cuLaunchKernelEx", code),
+            }
+        }
+        // SAFETY: by 1.
+        unsafe { self.launch(grid, block, shared_bytes, stream, params) }
     }
 
     fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, CudaError> {

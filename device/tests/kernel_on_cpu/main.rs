@@ -1,8 +1,12 @@
 //! A kernel as a GPU runs it, from the launch's arguments on, by one OS thread for each thread of its blocks: what is generic
 //! over the machine needs no GPU.
 
+mod machine;
+mod short;
+
+use machine::{BlockState, SharedMemory, Thread};
 use oxccl_device::gpu::threads::GpuBlock;
-use oxccl_device::gpu::{Block as _, How, KernelMachine, NoEngine, Pack, SHARED_BYTES};
+use oxccl_device::gpu::{Block as _, How, SHARED_BYTES};
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
@@ -13,96 +17,12 @@ use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::OpArg;
 use proptest::prelude::*;
-use std::cell::Cell;
 use std::ptr::null;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
 /// Of each block.
 const THREADS: usize = 4;
 const LAYOUT: ConnLayout =
     ConnLayout { ll_slot_bytes: 1024, ll128_slot_bytes: 1024, simple_slot_bytes: 1024 };
-
-#[repr(C, align(16))]
-struct SharedMemory([u8; SHARED_BYTES]);
-
-/// What the threads of a block share. Votes are cast in turn: see `any_of_all`.
-struct BlockState {
-    memory: *mut SharedMemory,
-    barrier: Barrier,
-    votes: [AtomicBool; 3],
-}
-
-// SAFETY: the memory is for the threads of the block, which go through barriers.
-unsafe impl Sync for BlockState {}
-
-struct Thread<'a> {
-    index: usize,
-    round: Cell<usize>,
-    block: &'a BlockState,
-}
-
-impl KernelMachine for Thread<'_> {
-    type Engine = NoEngine;
-
-    const WARP_THREADS: u32 = 1;
-
-    fn thread_index(&self) -> u32 {
-        self.index as u32
-    }
-
-    fn block_threads(&self) -> u32 {
-        THREADS as u32
-    }
-
-    fn block_index(&self) -> u32 {
-        0
-    }
-
-    fn speaks_for() -> Option<u32> {
-        Some(0)
-    }
-
-    fn now_ns() -> u64 {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        since_epoch.expect("a clock after 1970").as_nanos() as u64
-    }
-
-    fn shared(&self) -> *mut u8 {
-        self.block.memory.cast()
-    }
-
-    fn sync_all(&self) {
-        self.block.barrier.wait();
-    }
-
-    fn any_of_all(&self, mine: bool) -> bool {
-        let round = self.round.get();
-        self.round.set((round + 1) % 3);
-        if mine {
-            self.block.votes[round].store(true, Ordering::Relaxed);
-        }
-        self.block.votes[(round + 1) % 3].store(false, Ordering::Relaxed);
-        self.sync_all();
-        self.block.votes[round].load(Ordering::Relaxed)
-    }
-
-    fn any_of_workers<const POSTER: bool>(&self, _workers: u32, mine: bool) -> bool {
-        const { assert!(!POSTER) };
-        self.any_of_all(mine)
-    }
-
-    unsafe fn load_pack(at: usize) -> Pack {
-        // SAFETY: obligation 1.
-        unsafe { (at as *const Pack).read() }
-    }
-
-    unsafe fn store_pack(at: usize, value: Pack) {
-        // SAFETY: obligation 1.
-        unsafe { (at as *mut Pack).write(value) }
-    }
-}
 
 /// Zeroed memory of one connection.
 fn connection() -> *mut ConnControl {
@@ -189,16 +109,12 @@ fn all_reduce<P: for<'a> run::ByTiles<Block<'a>>>(count: usize, slot_bytes: usiz
     let mut ranks = [0, 1].map(|rank| RankState::new(rank, ring, count));
     for _ in 0..2 {
         let args = Shared(ranks.each_mut().map(|rank| rank.args(slot_bytes)));
-        let blocks = ranks.each_mut().map(|rank| BlockState {
-            memory: &mut rank.memory,
-            barrier: Barrier::new(THREADS),
-            votes: Default::default(),
-        });
+        let blocks = ranks.each_mut().map(|rank| BlockState::new(&mut rank.memory, THREADS));
         let (args, blocks) = (&args, &blocks);
         std::thread::scope(|scope| {
             for (rank, index) in (0..2).flat_map(|rank| (0..THREADS).map(move |index| (rank, index))) {
                 scope.spawn(move || {
-                    let machine = Thread { index, round: Cell::new(0), block: &blocks[rank] };
+                    let machine = Thread::new(index, &blocks[rank], None);
                     // SAFETY: the arguments are those of two ranks that are connected in a ring.
                     unsafe { run::ring::<_, f32, P, false>(machine, &args.0[rank], Func::AllReduce) };
                 });
@@ -233,13 +149,12 @@ fn an_all_reduce_by_whole_slots() {
 fn waits_for_ever<P: for<'a> run::ByTiles<Block<'a>>>(slot_bytes: usize) {
     let mut rank = RankState::new(0, [connection(), connection()], 64);
     let args = Shared(rank.args(slot_bytes));
-    let state =
-        BlockState { memory: &mut rank.memory, barrier: Barrier::new(THREADS), votes: Default::default() };
+    let state = BlockState::new(&mut rank.memory, THREADS);
     let (args, state, monitor) = (&args, &state, &rank.monitor);
     std::thread::scope(|scope| {
         for index in 0..THREADS {
             scope.spawn(move || {
-                let machine = Thread { index, round: Cell::new(0), block: state };
+                let machine = Thread::new(index, state, None);
                 // SAFETY: the arguments are those of a rank whose neighbour does nothing.
                 unsafe { run::ring::<_, f32, P, false>(machine, &args.0, Func::AllReduce) };
             });
@@ -337,14 +252,14 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
     let mut rank = RankState::new(0, [connection(), connection()], 0);
     let args = rank.args(1024);
     let mut memory = SharedMemory([0; SHARED_BYTES]);
-    let state = BlockState { memory: &mut memory, barrier: Barrier::new(THREADS), votes: Default::default() };
+    let state = BlockState::new(&mut memory, THREADS);
     let shared = Shared((places, outputs, args));
     let (shared, state) = (&shared, &state);
     std::thread::scope(|scope| {
         for index in 0..THREADS {
             scope.spawn(move || {
                 let Shared((places, outputs, args)) = shared;
-                let machine = Thread { index, round: Cell::new(0), block: state };
+                let machine = Thread::new(index, state, None);
                 // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
                 unsafe {
                     let block = GpuBlock::<_, u8, false>::reducing(machine, &args.launch, &args.coll);
