@@ -74,10 +74,11 @@ fn all_end_well(job: &mut Job) {
 
 #[test]
 fn a_server_that_is_killed_is_named() {
-    for (nranks, per_host, count) in [(3, 1, 100), (4, 2, 1_000_000)] {
+    for (nranks, per_host, count, encrypt) in [(3, 1, 100, "0"), (4, 2, 1_000_000, "0"), (3, 1, 200_000, "1")]
+    {
         let server = Aggregator::start("0", 1024);
-        let mut job =
-            server.launch(nranks, per_host).start(&format!("join forever=all-reduce:{count} {LEAVE}"));
+        let launch = server.launch(nranks, per_host).env("OXCCL_ENCRYPT", encrypt);
+        let mut job = launch.start(&format!("join forever=all-reduce:{count} {LEAVE}"));
         job.all_print("looping");
         std::thread::sleep(Duration::from_millis(30));
         let killed_at = server.process.kill();

@@ -10,7 +10,7 @@ use crate::bootstrap::Bootstrap;
 use crate::net::coll::{self, CollComm, CollListener, Head};
 use crate::net::{HANDLE_BYTES, Locality, NetConfig, NetError, NetHandle, nearest};
 use crate::plan::tuning::NetSpeed;
-use crate::plan::{Collnet, CollnetFacts, Reduces};
+use crate::plan::{CHAIN_CHANNELS_MAX, Collnet, CollnetFacts, Reduces};
 use crate::proxy::CHECKED;
 use crate::wire::{Message, cut};
 use oxccl_shared::abi::Rank;
@@ -22,9 +22,6 @@ const REST: Duration = Duration::from_micros(200);
 
 /// Of a reason in a message.
 const REASON_BYTES_MAX: usize = 512;
-
-/// Most channels of chains, each with a communicator of the network.
-pub(super) const CHAIN_CHANNELS_MAX: usize = 4;
 
 /// Every chain of a channel, its head first.
 pub(super) type Chains = Vec<Vec<Rank>>;
@@ -201,14 +198,14 @@ pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
 
 impl Message for HeadInfo {
     const VERSION: u8 = 2;
-    const BYTES_MAX: usize = 64 + CHAIN_CHANNELS_MAX * HANDLE_BYTES + REASON_BYTES_MAX;
+    const BYTES_MAX: usize = 64 + CHAIN_CHANNELS_MAX as usize * HANDLE_BYTES + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         match self {
             HeadInfo::Member => true,
             HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
             HeadInfo::Head { handles, reduces, latency_us, .. } => {
-                let is_counted = (1..=CHAIN_CHANNELS_MAX).contains(&handles.len());
+                let is_counted = (1..=CHAIN_CHANNELS_MAX as usize).contains(&handles.len());
                 is_counted && reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
             }
         }
@@ -253,7 +250,8 @@ mod tests {
     use oxccl_shared::abi::{DataType, RedOp};
 
     fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
-        let (handles, buffer_max_bytes) = (vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX], 1 << 30);
+        let (handles, buffer_max_bytes) =
+            (vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX as usize], 1 << 30);
         HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
     }
 
@@ -275,7 +273,7 @@ mod tests {
         else {
             panic!("it is one")
         };
-        for count in [0, CHAIN_CHANNELS_MAX + 1] {
+        for count in [0, CHAIN_CHANNELS_MAX as usize + 1] {
             let handles = vec![handles[0]; count];
             let wrong = HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us };
             assert!(!wrong.is_sound());

@@ -6,7 +6,8 @@ use super::copy_engines::CtaPolicy;
 use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
-    ChannelLimits, FAR_MESH_MAX, FAR_RANKS_MEASURED_MAX, NET_MESH_CHANNELS, NET_MESSAGES, Tuning,
+    CHAIN_CHANNELS_MAX, ChannelLimits, FAR_MESH_MAX, FAR_RANKS_MEASURED_MAX, NET_MESH_CHANNELS, NET_MESSAGES,
+    Tuning,
 };
 use super::tuning::{
     Advice, Architecture, Candidate, Candidates, Crossing, Forced, Machine, NetSpeed, TuneTable,
@@ -215,9 +216,9 @@ impl Facts {
     }
 
     /// The same where a network reduces between the GPUs of hosts, or not: the model knows the hosts and the network between them already.
-    /// There are chains to it on so many channels.
-    pub fn with_collnet_of_gpus(self, collnet: Collnet, chain_channels: u32) -> Facts {
-        Facts { collnet, chain_channels: chain_channels.max(1), ..self }
+    /// There are chains to it along the first rings.
+    pub fn with_collnet_of_gpus(self, collnet: Collnet) -> Facts {
+        Facts { collnet, chain_channels: self.ring_channels.clamp(1, CHAIN_CHANNELS_MAX), ..self }
     }
 
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.

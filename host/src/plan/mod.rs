@@ -34,8 +34,8 @@ pub use facts::Facts;
 pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
 pub use nics::Nics;
-pub(crate) use numbers::FAR_CHANNELS_MAX;
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
+pub(crate) use numbers::{CHAIN_CHANNELS_MAX, FAR_CHANNELS_MAX};
 pub use symmetric::SymmetricPlan;
 pub use tuning::Forced;
 

@@ -10,7 +10,7 @@ use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables, upload};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::collnet::{CHAIN_CHANNELS_MAX, Chains, HeadListener, Heads, headed};
+use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
@@ -18,7 +18,7 @@ use crate::machine::{ConnKind, ConnTables};
 use crate::net::{Locality, NetConfig};
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{ChannelLimits, Collnet, Facts, Nics};
+use crate::plan::{CHAIN_CHANNELS_MAX, ChannelLimits, Collnet, Facts, Nics};
 use crate::topology::detect::{Found, Sysfs};
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
@@ -173,7 +173,7 @@ impl Steps for DeviceWanted<'_> {
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
         let rings = (0..facts.ring_channels as usize).map(|channel| channels.ring(channel));
         let (heads, chains) = self.heads(bootstrap, gpu, rings, &routes)?;
-        let facts = facts.with_collnet_of_gpus(heads.collnet, chains.len() as u32);
+        let facts = facts.with_collnet_of_gpus(heads.collnet);
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels).with_chains(chains);
         let layout = if is_wide { layout } else { layout.with_pairs() };
         Ok(Plan {
@@ -265,7 +265,7 @@ impl DeviceWanted<'_> {
         }
         let rank = bootstrap.rank();
         let along = |ring| DeviceChains::along(ring, routes.group_of());
-        let channels: Vec<Chains> = rings.take(CHAIN_CHANNELS_MAX).map(along).collect();
+        let channels: Vec<Chains> = rings.take(CHAIN_CHANNELS_MAX as usize).map(along).collect();
         let listener = match headed(&channels, rank).count() {
             0 => Ok(HeadListener::member()),
             count => {

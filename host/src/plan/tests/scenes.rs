@@ -265,7 +265,7 @@ fn gpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
     for algorithms in ["", "collnetchain", "ring,collnetchain"] {
         for buffer in [1 << 30, 10_000] {
             let facts = over_network(gpu(8, 90, forced(algorithms, "")), 4, 1);
-            let facts = facts.with_collnet_of_gpus(reducing(4, 2.0, buffer), 1);
+            let facts = facts.with_collnet_of_gpus(reducing(4, 2.0, buffer));
             add(&format!("8 GPUs, 4 groups, {algorithms}, a network that reduces by {buffer}"), facts);
         }
     }

@@ -190,7 +190,7 @@ impl Scene {
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
         let heads = self.heads(bootstrap, &mut config, &chains);
         let collnet = heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet);
-        let facts = facts.with_collnet_of_gpus(collnet, chains.len() as u32);
+        let facts = Facts { chain_channels: chains.len() as u32, ..facts.with_collnet_of_gpus(collnet) };
         let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
         let wanted = NetWanted {
             rank,
