@@ -37,7 +37,7 @@ const BOTH_WAYS: Direct =
 pub struct Gpu {
     direct: Direct,
     /// The addresses of its memory, as long as there is any.
-    memory: Mutex<Range<usize>>,
+    memory: Mutex<Vec<Range<usize>>>,
     /// Descriptors that stand for it.
     descriptors: Mutex<Vec<i32>>,
     registrations: AtomicUsize,
@@ -53,7 +53,7 @@ impl Gpu {
     pub fn new(direct: Direct) -> Arc<Gpu> {
         Arc::new(Gpu {
             direct,
-            memory: Mutex::new(0..0),
+            memory: Mutex::default(),
             descriptors: Mutex::default(),
             registrations: AtomicUsize::new(0),
             moved: [const { AtomicUsize::new(0) }; 3],
@@ -69,7 +69,7 @@ impl Gpu {
     }
 
     fn has(&self, address: usize) -> bool {
-        self.memory.lock().unwrap().contains(&address)
+        self.memory.lock().unwrap().iter().any(|memory| memory.contains(&address))
     }
 }
 
@@ -84,8 +84,7 @@ impl Source for Arc<Gpu> {
         // SAFETY: the segment was just made.
         unsafe { segment.base().write_bytes(0x5a, all_bytes) };
         let start = segment.base().expose_provenance().next_multiple_of(RDMA_PAGE_BYTES);
-        let former = std::mem::replace(&mut *self.memory.lock().unwrap(), start..start + len_bytes);
-        assert!(former.is_empty(), "one piece of memory for a rank");
+        self.memory.lock().unwrap().push(start..start + len_bytes);
         Ok(Arc::new(GpuMemory { start, gpu: self.clone(), _segment: segment }))
     }
 }
@@ -98,7 +97,7 @@ struct GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        *self.gpu.memory.lock().unwrap() = 0..0;
+        self.gpu.memory.lock().unwrap().retain(|memory| memory.start != self.start);
     }
 }
 
@@ -239,10 +238,9 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
         let (start, len_bytes) = (memory.start.addr(), memory.len_bytes);
         let mut staged = None;
         if !matches!(memory.kind, NetMemoryKind::Host) {
-            let all = self.gpu.memory.lock().unwrap().clone();
-            assert!(
-                all.start <= start && start + len_bytes <= all.end && start.is_multiple_of(RDMA_PAGE_BYTES)
-            );
+            let pieces = self.gpu.memory.lock().unwrap().clone();
+            let all = pieces.into_iter().find(|piece| piece.contains(&start)).expect("the GPU's");
+            assert!(start + len_bytes <= all.end && start.is_multiple_of(RDMA_PAGE_BYTES));
             match (memory.kind, direct.gdr.known_by) {
                 (NetMemoryKind::Cuda, KnownBy::Address) => {}
                 (NetMemoryKind::DmaBuf { fd, offset_bytes }, KnownBy::DmaBuf { .. }) => {
@@ -414,7 +412,7 @@ fn each_end_chooses_for_itself() {
 fn what_the_device_refuses_is_had_on_the_host() {
     for refuses_every in [2, 1] {
         let direct = Direct { refuses_every: Some(refuses_every), ..BOTH_WAYS };
-        by_rings(&[Some(direct), Some(BOTH_WAYS)]).play(|player| {
+        Scene { by_need: false, ..by_rings(&[Some(direct), Some(BOTH_WAYS)]) }.play(|player| {
             every_function(player);
             let is_used = moved(player)[SENT] > 0;
             assert_eq!(is_used, player.rank == Rank(1) || refuses_every == 2);
