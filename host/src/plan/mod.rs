@@ -22,7 +22,7 @@ mod messages;
 mod nics;
 mod kernel_set;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use call::{Call, CallRecord};
 pub use choose::Lacks;

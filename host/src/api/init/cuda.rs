@@ -17,9 +17,8 @@ use crate::plan::tuning::Backend;
 use crate::plan::{Collnet, Facts, Lacks};
 use crate::topology::BusId;
 use crate::topology::detect::nvml_index;
+use crate::transport::TransportKind;
 use crate::transport::p2p::Domain;
-use crate::transport::{PeerInfo, TransportKind};
-use crate::wire::digest;
 use cudarc::driver::CudaStream;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
@@ -63,8 +62,6 @@ impl Init for Cuda {
         crate::log::on_device(ordinal);
         let opened = open(rank, ordinal, config);
         let info = this_process(bootstrap, config)?;
-        // Where some ranks are on other hosts, whoever makes everything at init waits for the others to do so.
-        let info = PeerInfo { settings: digest(&(info.settings, config.runtime_connect)), ..info };
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
             info: &info,

@@ -42,7 +42,7 @@ pub struct DeviceWanted<'a> {
     pub p2p: &'a P2pSettings,
     /// Where a network is to be found.
     pub net: &'a NetConfig,
-    /// Whether connections over it are made when they are needed. The same on all ranks.
+    /// Whether connections over it are made when they are needed; all at init, if any rank says so.
     pub by_need: bool,
     /// How long connections may take to be made, over it and in memory.
     pub net_timeout: Duration,
@@ -161,7 +161,8 @@ impl Steps for DeviceWanted<'_> {
         let gpu = BusId::new(domain, bus, number);
         let routes = Routes::new(&peers, self.routes);
         let is_wide = routes.groups() > 1;
-        let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
+        let network =
+            is_wide.then(|| Network::find(bootstrap, self.net, (&peers, gpu), self.by_need)).transpose()?;
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
@@ -203,7 +204,8 @@ impl Steps for DeviceWanted<'_> {
         let Plan { device, gpu, peers, devices, facts, layout, machine, .. } = plan;
         let Plan { network, shared, ring_nics, heads, .. } = plan;
         let rank = bootstrap.rank();
-        let parts = if self.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
+        let by_need = network.as_ref().is_none_or(|network| network.by_need);
+        let parts = if by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let net = NetWanted {
             rank,
             layout: &layout,

@@ -66,6 +66,8 @@ pub(super) struct Network {
     speed: NetSpeed,
     /// A number for each rank's device; ranks of one host with equal ones share it.
     nic_of: Vec<u64>,
+    /// Whether all ranks make connections when they are needed.
+    pub by_need: bool,
 }
 
 /// What to connect over it.
@@ -106,8 +108,8 @@ impl Network {
     pub fn find(
         bootstrap: &Bootstrap,
         config: &NetConfig,
-        peers: &[PeerInfo],
-        gpu: BusId,
+        (peers, gpu): (&[PeerInfo], BusId),
+        by_need: bool,
     ) -> Result<Network, ConnectError> {
         let rank = bootstrap.rank();
         let refused = |source| ConnectError::Net { rank, peer: None, source: Box::new(source) };
@@ -116,13 +118,13 @@ impl Network {
         let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
         let found = found.map(|network| {
             let threads = processors::proxy_threads(&*network.net, processors_each(peers, here));
-            network.with_threads(config.proxy_threads.unwrap_or(threads))
+            Network { threads: config.proxy_threads.unwrap_or(threads), by_need, ..network }
         });
         let said =
             found.as_ref().map(|network| network.info().to_bytes()).map_err(|error| refused(error.clone()));
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
-        let (mut speed, mut threads_least) = (network.speed, network.threads);
+        let (mut speed, mut threads_least, mut by_need) = (network.speed, network.threads, by_need);
         let (mut first, mut nic_of) = (None, Vec::new());
         for (peer, block) in (0..).map(Rank).zip(&said) {
             let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
@@ -136,18 +138,15 @@ impl Network {
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
             threads_least = threads_least.min(theirs.threads);
+            by_need &= theirs.by_need;
             nic_of.push(theirs.device);
         }
-        Ok(Network { speed, threads_least, nic_of, ..network })
+        Ok(Network { speed, threads_least, nic_of, by_need, ..network })
     }
 
     /// What all ranks know of the devices between these groups.
     pub fn nics(&self, routes: &Routes) -> Nics {
         Nics::new(routes.group_of(), self.nic_of.clone(), self.speed, self.threads_least)
-    }
-
-    fn with_threads(self, threads: u32) -> Network {
-        Network { threads, ..self }
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
@@ -157,7 +156,8 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed, nic_of: Vec::new() })
+        let (threads, nic_of) = (1, Vec::new());
+        Ok(Network { net, device, properties, threads, threads_least: 1, speed, nic_of, by_need: true })
     }
 
     /// What the other ranks are told.
@@ -165,7 +165,7 @@ impl Network {
         let NetSpeed { gbytes, latency_us } = self.speed;
         let name = cut(self.net.name(), NAME_BYTES_MAX).to_owned();
         let device = digest(&(&self.properties.name, self.properties.port));
-        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device }
+        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device, by_need: self.by_need }
     }
 
     /// Makes this rank's connections, in memory of its own; a head joins the others. Every rank calls it at the same time.
@@ -415,13 +415,15 @@ struct NetworkInfo {
     threads: u32,
     /// A digest of its device's name.
     device: u64,
+    /// Whether it makes connections when they are needed.
+    by_need: bool,
 }
 
 /// Networks' names are words.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Message for NetworkInfo {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = 48 + NAME_BYTES_MAX;
 
     fn is_sound(&self) -> bool {

@@ -6,6 +6,7 @@ mod chains;
 mod direct;
 mod graphs;
 mod rings;
+mod scale;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
@@ -226,7 +227,7 @@ impl Scene {
             config.own = Some(Arc::new(DirectNet { inner: find(&config).unwrap(), gpu }));
         }
         let gpu = BusId::new(0, 0x77, 0);
-        let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
+        let network = Network::find(bootstrap, &config, (&peers, gpu), self.by_need).unwrap();
         let (mut facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         // Here a block has one thread.
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
@@ -238,7 +239,7 @@ impl Scene {
         let facts =
             facts.with_collnet_of_gpus(heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet));
         let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
-        let init = if self.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
+        let init = if network.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let wanted = NetWanted {
             rank,
             layout: &layout,

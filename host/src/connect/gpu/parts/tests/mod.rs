@@ -1,7 +1,9 @@
 //! Parts among ranks that are threads, on GPUs whose memory is the host's: who needs what, in which order, and what may go wrong.
 
+mod hosts;
+
 use super::*;
-use crate::bootstrap::{Bootstrap, BootstrapConfig, PeerEvent, UniqueId, Watch};
+use crate::bootstrap::{Bootstrap, BootstrapConfig, InterfaceFilter, PeerEvent, UniqueId, Watch};
 use crate::connect::connect;
 use crate::connect::gpu::part::Part;
 use crate::connect::gpu::{DeviceWanted, RouteSettings};
@@ -10,9 +12,10 @@ use crate::gpu::{
     RdmaFacts,
 };
 use crate::launch::{Fault, Health, LinkError, Notice, Notify, Outstanding};
-use crate::machine::{ConnKind, ConnTables, Connector, Need};
+use crate::machine::{ConnKind, ConnTables, Connector, Need, NetEnds};
 use crate::mem::Segment;
-use crate::net::{GdrConfig, NetConfig};
+use crate::net::NetConfig;
+use crate::net::socket::SocketConfig;
 use crate::plan::{ChannelLimits, Forced};
 use crate::topology::TopologySettings;
 use crate::transport::PeerInfo;
@@ -20,6 +23,7 @@ use crate::transport::p2p::P2pSettings;
 use oxccl_shared::abi::{ConnControl, ConnEnd, Protocol, Rank};
 use proptest::prelude::*;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -88,8 +92,10 @@ impl Gpu for HostGpu {
     fn allocate_shareable(&self, _: usize, _: &[u32]) -> Result<Arc<dyn GpuMemory>, CudaError> {
         unreachable!("all ranks are in one process")
     }
-    fn pin(&self, _: usize) -> Result<HostVisible, CudaError> {
-        unreachable!("all pairs meet on GPUs")
+    fn pin(&self, len_bytes: usize) -> Result<HostVisible, CudaError> {
+        let memory = self.allocate(len_bytes)?;
+        let host = std::ptr::with_exposed_provenance_mut(memory.address() as usize);
+        Ok(HostVisible { host: NonNull::new(host).unwrap(), memory })
     }
     fn register(&self, _: Segment) -> Result<Arc<dyn GpuMemory>, CudaError> {
         unreachable!("all pairs meet on GPUs")
@@ -147,11 +153,14 @@ struct World {
     loses: u32,
     /// This rank does not open its parts.
     shut: Option<Rank>,
+    /// Ranks of each host.
+    each: u32,
+    by_need: fn(Rank) -> bool,
 }
 
 impl World {
     fn new(nranks: u32) -> World {
-        World { nranks, timeout: PATIENCE, loses: 0, shut: None }
+        World { nranks, timeout: PATIENCE, loses: 0, shut: None, each: nranks, by_need: |_| true }
     }
 
     fn members(self) -> Vec<Member> {
@@ -171,8 +180,9 @@ impl World {
     fn join(self, bootstrap: Bootstrap) -> Member {
         let rank = bootstrap.rank();
         let gpu = Arc::new(HostGpu { number: rank.0 as u8, is_full: AtomicBool::new(false) });
-        let info = PeerInfo::local(None, 1).unwrap();
-        let net = NetConfig::default();
+        let info = PeerInfo { host: u64::from(rank.0 / self.each), ..PeerInfo::local(None, 1).unwrap() };
+        let socket = SocketConfig { interfaces: InterfaceFilter::parse("=lo"), ..SocketConfig::default() };
+        let net = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
         let topology = TopologySettings::default();
         let wanted = DeviceWanted {
             device: Ok(&*gpu),
@@ -180,8 +190,8 @@ impl World {
             settings: "",
             routes: RouteSettings { memory: true, network: true },
             p2p: &P2pSettings::default(),
-            net: &NetConfig { gdr: GdrConfig::default(), ..net },
-            by_need: true,
+            net: &net,
+            by_need: (self.by_need)(rank),
             net_timeout: self.timeout,
             timeout: PATIENCE,
             topology: &topology,
@@ -214,8 +224,12 @@ impl World {
 }
 
 impl Member {
+    fn begin(&self, needs: &[Need]) -> Result<NetEnds, Fault> {
+        self.parts.connect(needs)
+    }
+
     fn connect(&self, needs: &[Need]) -> Result<(), Fault> {
-        self.parts.connect(needs).map(|made| assert!(made.ends.is_empty(), "all share memory"))
+        self.begin(needs).map(|made| assert!(made.ends.is_empty(), "all share memory"))
     }
 
     fn watch(&mut self) -> Watch {
