@@ -125,6 +125,9 @@ fn a_rank_of_many_has_what_its_algorithms_need() {
         // What it all was once.
         let all = many.taken(&all_parts(&many.layout, &many.facts, rank), rank);
         println!("  everything: {all:?}, {} MiB", all.all_bytes() / MIB);
-        assert!(all.conns > RANKS as usize);
+        assert!(
+            all.conns > RANKS as usize
+                && !all_parts(&many.layout, &many.facts, rank).iter().any(|part| part.kind == ConnKind::Mesh)
+        );
     }
 }
