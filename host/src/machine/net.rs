@@ -260,7 +260,7 @@ impl Threads {
         if let Some((concerns, thread)) = &mut self.by_share[number] {
             concerns.add(place);
             let added = thread.orders().add(end);
-            assert!(added.is_ok(), "a proxy of this process takes every connection");
+            assert!(added, "a proxy of this process takes every connection");
             return Ok(());
         }
         let Threads { rank, nranks, step_timeout, idle, .. } = *self;

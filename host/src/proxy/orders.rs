@@ -126,14 +126,10 @@ impl ProxyOrders {
         Ok(Ticket(self.given))
     }
 
-    /// Adds a connection, for orders that are issued from now on.
-    ///
-    /// # Errors
-    /// The connection, if the proxy is of another process.
-    pub fn add(&self, end: ProxyEnd) -> Result<(), ProxyEnd> {
-        let Some(arrivals) = &self.arrivals else { return Err(end) };
-        arrivals.push(end);
-        Ok(())
+    /// Adds a connection, for orders that are issued from now on. No if the proxy is of another process, which cannot have it.
+    #[must_use = "the connection may be gone"]
+    pub fn add(&self, end: ProxyEnd) -> bool {
+        self.arrivals.as_ref().map(|arrivals| arrivals.push(end)).is_some()
     }
 
     /// Whether an order and all before it are complete: everything sent has left, everything received is published.

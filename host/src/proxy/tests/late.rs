@@ -119,7 +119,7 @@ fn an_end_that_comes_late_is_there_for_the_next_order() {
     orders.queue(order(Func::Recv, Rank(0), slot_bytes)).unwrap();
     progress.do_work();
     assert!(orders.is_all_done());
-    assert!(orders.add(ProxyEnd::Recv(recv)).is_ok());
+    assert!(orders.add(ProxyEnd::Recv(recv)));
     send.begin(SubOp { tag: TAG, protocol: counted(), steps: MANY });
     orders.queue(order(Func::Recv, Rank(0), slot_bytes)).unwrap();
     let ((mut producer, _), (_, mut consumer)) = (split(from), split(to));

@@ -14,7 +14,7 @@ use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
 pub(crate) use dialing::{Dialed, Dialing};
-pub(crate) use opening::Handles;
+pub(crate) use opening::{DeviceOf, Handles};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::Arc;
 

@@ -11,12 +11,15 @@ use std::sync::Arc;
 /// Tag of bootstrap messages with one handle each; a connection's own follows in the low bits.
 const HANDLE: u64 = u64::from_le_bytes(*b"\0\0\0\0OxHn");
 
+/// This rank's device of a network for a connection, given whether it is outbound.
+pub(crate) type DeviceOf = Arc<dyn Fn(&Asking, bool) -> u32 + Send + Sync>;
+
 /// A network's listeners and connectors.
 pub(crate) struct Handles {
     pub reach: Reach,
     pub net: Arc<dyn Net>,
-    /// This rank's device of it for a connection, given whether it is outbound.
-    pub device: Arc<dyn Fn(&Asking, bool) -> u32 + Send + Sync>,
+    /// This rank's device of it.
+    pub device: DeviceOf,
 }
 
 fn message_tag(conn: &Asking) -> u64 {

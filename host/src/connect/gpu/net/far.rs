@@ -14,7 +14,7 @@ use crate::launch::Health;
 use crate::machine::{NetChannels, NetEnds};
 use crate::net::{NetError, RecvComm, SendComm};
 use crate::proxy::{EndId, Keep, OpenEnd, OpeningEnd, Patience, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
-use crate::transport::net::Handles;
+use crate::transport::net::{DeviceOf, Handles};
 use crate::transport::{Asking, Opener, Opening, Openings, TransportError};
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ fn asking_of(EndId { peer, channel, .. }: EndId) -> Asking {
 }
 
 /// What opens a network's listeners and connectors on these devices.
-pub(super) fn device_of(devices: Devices) -> Arc<dyn Fn(&Asking, bool) -> u32 + Send + Sync> {
+pub(super) fn device_of(devices: Devices) -> DeviceOf {
     Arc::new(move |asking, is_send| devices.of(asking.tag as u32, is_send))
 }
 
