@@ -3,6 +3,8 @@
 use crate::bootstrap::Bootstrap;
 use crate::gpu::GpuMemory;
 use crate::launch::Fault;
+use crate::plan::{Facts, message_kernels};
+use crate::proxy::{Keep, ProxyEnd};
 use oxccl_shared::abi::{KernelLaunch, Protocol, Rank};
 use oxccl_shared::algo::spec::Connections;
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,7 @@ pub enum ConnKind {
     Mesh,
     /// Between neighbours in a tree.
     Tree,
-    /// Between any two ranks, for messages. Where ranks are reached over a network, the mesh carries these.
+    /// Between any two ranks, for messages.
     Pair,
     /// Between neighbours in a host's chain, and to and from the network that reduces.
     Chain,
@@ -54,13 +56,44 @@ pub struct Need {
     pub peer: Option<Rank>,
 }
 
+impl Need {
+    /// All that any call of a rank may need.
+    pub fn all(facts: &Facts, rank: Rank) -> Vec<Need> {
+        let collective = facts.connection_set().into_iter().map(|(connections, protocol)| {
+            let (_, channels) = facts.connections(connections);
+            Need { kind: ConnKind::of(connections), protocol, channels, peer: None }
+        });
+        let peers = (0..facts.nranks).map(Rank).filter(|peer| *peer != rank);
+        let messages = peers.flat_map(|peer| {
+            let need = Need {
+                kind: ConnKind::Pair,
+                protocol: Protocol::LL,
+                channels: facts.mesh_channels,
+                peer: Some(peer),
+            };
+            message_kernels(facts).map(move |(kernel, _)| Need { protocol: kernel.protocol(), ..need })
+        });
+        collective.chain(messages).collect()
+    }
+}
+
+/// Connections over a network that have been made, or begun: what its proxy is to drive from now on.
+#[derive(Default)]
+pub struct NetEnds {
+    /// This rank's ends.
+    pub ends: Vec<ProxyEnd>,
+    /// What kernels use of them, to be kept until all kernels have ended.
+    pub memory: Vec<Keep>,
+}
+
 /// What makes a rank's connections when they are needed.
 pub trait Connector: Send + Sync {
-    /// Makes what is needed and not there. Other ranks do their part without being called. Returns within a bounded time.
+    /// Makes what is needed and not there. Other ranks do their part without being called. Returns within a bounded time, with the ends of
+    /// connections over a network: what lies between these and their other ends comes while an operation waits.
     ///
     /// # Errors
     /// Why it cannot be had.
-    fn connect(&self, needs: &[Need]) -> Result<(), Fault>;
+    fn connect(&self, needs: &[Need]) -> Result<NetEnds, Fault>;
 
     /// Unmaps and frees everything. Every rank calls it, in the order of the bootstrap's collectives; kernels must have ended.
     fn close(&self, bootstrap: &Bootstrap);
@@ -89,7 +122,7 @@ pub struct ConnLists {
 #[derive(Debug)]
 pub struct ConnTables {
     /// By kind and protocol: of rings one connection a channel and direction; of the mesh and of pairs those to every peer, by rank; of
-    /// trees children and parent; of a chain below and above. Kinds whose connections serve all protocols have the same lists three times.
+    /// trees children and parent; of a chain below and above. Connections that serve all protocols have the same lists three times.
     pub lists: [[ConnLists; 3]; ConnKind::COUNT],
     /// A line of memory that operations without buffers may use.
     pub scratch: u64,

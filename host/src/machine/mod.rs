@@ -16,7 +16,7 @@ pub mod cpu;
 pub mod cuda;
 
 pub(crate) use args::collective_args;
-pub use conns::{ConnKind, ConnLists, ConnTables, Connector, Need};
+pub use conns::{ConnKind, ConnLists, ConnTables, Connector, Need, NetEnds};
 pub(crate) use net::Issue;
 pub use net::{NetChannels, NetParts, NetProxy};
 use verdict::Verdict;

@@ -3,13 +3,14 @@
 //! Orders are issued before the launch, because a launch may wait (`CUDA_LAUNCH_BLOCKING`) for a kernel that waits for its proxy. If
 //! the launch then fails, the communicator ends. Kernels of graphs: `order_gate`.
 
+use super::conns::{ConnKind, NetEnds};
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
 use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notice, Notify};
 use crate::plan::{FAR_CHANNELS_MAX, Plan};
 use crate::proxy::{
-    Concerns, Elements, EndError, EndFault, Idle, Keep, ORDERS_OPEN_MAX, ProxyEnd, ProxyFailure, ProxyOrder,
-    ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy,
+    Concerns, Elements, EndError, EndFault, EndId, Idle, Keep, ORDERS_OPEN_MAX, ProxyChannel, ProxyEnd,
+    ProxyFailure, ProxyOrder, ProxyOwner, ProxyParts, ProxyThread, ProxyThreadConfig, proxy, share,
 };
 use oxccl_shared::abi::{ChannelId, KERNEL_MESSAGES_MAX, KernelColl, KernelMessage, Protocol, Rank};
 use oxccl_shared::algo::registry::spec_of;
@@ -17,41 +18,56 @@ use oxccl_shared::algo::spec::Connections;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Groups of messages need no order of the proxy's own, unlike on CPUs (`launch/net_links.rs`): launches come in an
 /// order that sender and receiver share, so all launches before the first incomplete one are complete everywhere, and
 /// a proxy's open orders have room for that whole launch, with each message on several channels.
 const _: () = assert!(KERNEL_MESSAGES_MAX * FAR_CHANNELS_MAX as usize <= ORDERS_OPEN_MAX);
 
-/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, of pairs, and of the chain.
+/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, of the mesh, of pairs, and of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetChannels {
     /// Of rings.
     pub rings: u32,
     /// Of trees.
     pub trees: u32,
-    /// Between all pairs.
+    /// Between any two ranks, for collectives.
+    pub mesh: u32,
+    /// Between any two ranks, for messages.
     pub pairs: u32,
     /// Of chains to a network that reduces.
     pub chains: u32,
 }
 
 impl NetChannels {
-    /// The channels of a kind; messages use the mesh's.
-    pub fn of(&self, kind: Connections) -> Range<u32> {
-        let (trees, pairs) = (self.rings, self.rings + self.trees);
-        match kind {
-            Connections::Ring => 0..trees,
-            Connections::Tree => trees..pairs,
-            Connections::Mesh | Connections::Levels => pairs..pairs + self.pairs,
-            Connections::Chain => pairs + self.pairs..pairs + self.pairs + self.chains,
-        }
+    /// All.
+    pub fn count(&self) -> u32 {
+        self.of(ConnKind::Chain).end
+    }
+
+    /// The channels of a kind.
+    pub fn of(&self, kind: ConnKind) -> Range<u32> {
+        let NetChannels { rings, trees, mesh, pairs, chains } = *self;
+        let (first, count) = match kind {
+            ConnKind::Ring => (0, rings),
+            ConnKind::Tree => (rings, trees),
+            ConnKind::Mesh => (rings + trees, mesh),
+            ConnKind::Pair => (rings + trees + mesh, pairs),
+            ConnKind::Chain => (rings + trees + mesh + pairs, chains),
+        };
+        first..first + count
+    }
+
+    /// An end of a connection, as the proxy knows it.
+    pub fn end(&self, kind: ConnKind, channel: usize, peer: Rank, is_send: bool) -> EndId {
+        EndId { peer, channel: ChannelId(self.of(kind).start + channel as u32), is_send }
     }
 
     /// The proxy order of a collective's kernel.
     pub fn order_of_collective(&self, coll: &KernelColl, plan: &Plan) -> ProxyOrder {
         let connections = spec_of(plan.algorithm).connections;
-        let first = self.of(connections).start;
+        let first = self.of(ConnKind::of(connections)).start;
         let channels = first..first + plan.channels;
         let order = ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels);
         match (connections, plan.dtype) {
@@ -68,17 +84,18 @@ impl NetChannels {
         protocol: Protocol,
         channels: u32,
     ) -> ProxyOrder {
-        let first = self.of(Connections::Mesh).start;
+        let first = self.of(ConnKind::Pair).start;
         ProxyOrder::of_message(message, peer, protocol, first..first + channels)
     }
 
     /// A name for messages.
     fn name(&self, channel: ChannelId) -> String {
         let kinds = [
-            (Connections::Ring, "ring"),
-            (Connections::Tree, "tree"),
-            (Connections::Mesh, "pair"),
-            (Connections::Chain, "chain"),
+            (ConnKind::Ring, "ring"),
+            (ConnKind::Tree, "tree"),
+            (ConnKind::Mesh, "mesh"),
+            (ConnKind::Pair, "pair"),
+            (ConnKind::Chain, "chain"),
         ];
         let found = kinds.into_iter().find(|(kind, _)| self.of(*kind).contains(&channel.0));
         found.map_or_else(
@@ -88,12 +105,20 @@ impl NetChannels {
     }
 }
 
-/// The parts of the connections over a network that `connect` creates at init.
+/// What `connect` creates at init for connections over a network.
 pub struct NetParts {
-    /// The connections; their ends keep their memory alive.
-    pub proxy: ProxyParts,
-    /// The channels in `proxy`.
+    /// This rank.
+    pub rank: Rank,
+    /// Ranks of the communicator.
+    pub nranks: u32,
+    /// The connections that there are by now.
+    pub made: NetEnds,
+    /// Channels of the proxy.
     pub channels: NetChannels,
+    /// This rank's positions in rings and trees, by channel.
+    pub places: Box<[ProxyChannel]>,
+    /// Timeout for the other end of a connection with an operation in progress.
+    pub step_timeout: Duration,
     /// By rank: whether it is reached over the network.
     pub reaches: Box<[bool]>,
     /// The network and its device, for messages.
@@ -102,10 +127,8 @@ pub struct NetParts {
     pub cpus: Vec<usize>,
     /// How the proxy polls while it is idle.
     pub idle: Idle,
-    /// Threads of the proxy, which divide the connections.
+    /// Threads of the proxy, which divide the connections. One starts with its first connection.
     pub threads: u32,
-    /// Memory of the kernels' ends.
-    pub memory: Keep,
 }
 
 /// A communicator's proxy. Dropping it ends it; kernels must have ended.
@@ -115,12 +138,10 @@ pub struct NetProxy {
     orders: Vec<ProxyOrder>,
     channels: NetChannels,
     reaches: Box<[bool]>,
-    /// Whether it drives connections of rings, of trees, and to a network that reduces.
-    has_rings: bool,
-    has_trees: bool,
-    has_chain: bool,
+    /// By kind: whether it drives connections.
+    has: [bool; ConnKind::COUNT],
     /// Dropped last.
-    _memory: Keep,
+    memory: Vec<Keep>,
 }
 
 impl NetProxy {
@@ -134,38 +155,40 @@ impl NetProxy {
         health: &Arc<Health>,
         notify: &Arc<dyn Notify + Sync>,
     ) -> io::Result<NetProxy> {
-        let NetParts { proxy: parts, channels, reaches, device, cpus, idle, threads, memory } = parts;
-        let drives = |kind| {
-            let channels = channels.of(kind);
-            parts.ends.iter().map(ProxyEnd::place).any(|place| channels.contains(&place.channel.0))
-        };
-        let (has_rings, has_trees) = (drives(Connections::Ring), drives(Connections::Tree));
-        let has_chain = drives(Connections::Chain);
+        let NetParts { rank, nranks, made, channels, places, step_timeout, reaches, .. } = parts;
+        let NetParts { device, cpus, idle, threads, .. } = parts;
         let owner = Owner { health: health.clone(), notify: notify.clone(), channels, device };
-        let start = |(number, parts): (usize, ProxyParts)| {
-            let name = format!("oxccl prx {}.{number}", parts.rank);
-            let config = ProxyThreadConfig { name, idle, cpus: cpus.clone() };
-            let concerns = parts.concerns();
-            let (orders, progress) = proxy(parts);
-            Ok((concerns, ProxyThread::start(orders, progress, &config, owner.clone())?))
-        };
-        let threads = parts.divided(threads as usize).into_iter().enumerate().map(start);
-        let threads = Threads(threads.collect::<io::Result<_>>()?);
+        let by_share = (0..threads.max(1)).map(|_| None).collect();
+        let threads = Threads { by_share, rank, nranks, places, step_timeout, cpus, idle, owner };
         let (gate, orders) =
             (OrderGate::new(threads, health.clone()), Vec::with_capacity(KERNEL_MESSAGES_MAX));
-        Ok(NetProxy { gate, orders, channels, reaches, has_rings, has_trees, has_chain, _memory: memory })
+        let has = [false; ConnKind::COUNT];
+        let mut proxy = NetProxy { gate, orders, channels, reaches, has, memory: Vec::new() };
+        proxy.add(made)?;
+        Ok(proxy)
+    }
+
+    /// Adds connections, for the kernels of later calls. Those of earlier ones, in graphs too, do not use them.
+    ///
+    /// # Errors
+    /// The system cannot create a thread.
+    pub(crate) fn add(&mut self, made: NetEnds) -> io::Result<()> {
+        let NetEnds { ends, memory } = made;
+        self.memory.extend(memory);
+        for end in ends {
+            let channel = end.place().channel.0;
+            for kind in ConnKind::ALL {
+                self.has[kind as usize] |= self.channels.of(kind).contains(&channel);
+            }
+            self.gate.with_sink(|threads| threads.add(end)).transpose()?;
+        }
+        Ok(())
     }
 
     /// Adds the order of a collective's kernel, which [`Self::issue`] issues.
     pub(crate) fn collective(&mut self, coll: &KernelColl, plan: &Plan) {
-        let concerns = match spec_of(plan.algorithm).connections {
-            Connections::Ring => self.has_rings,
-            Connections::Tree => self.has_trees,
-            Connections::Mesh | Connections::Levels => true,
-            // All but heads meet in memory.
-            Connections::Chain => self.has_chain,
-        };
-        if concerns {
+        // Of rings, trees and chains some ranks have neighbours in memory alone.
+        if self.has[ConnKind::of(spec_of(plan.algorithm).connections) as usize] {
             self.orders.push(self.channels.order_of_collective(coll, plan));
         }
     }
@@ -217,19 +240,53 @@ pub(crate) enum Issue {
     ByGraph(Box<Replay<Threads>>),
 }
 
-/// The proxy's threads: each drives a part of the connections.
-pub(crate) struct Threads(Box<[(Concerns, ProxyThread)]>);
+/// The proxy's threads: each drives a part of the connections, and starts with the first of these.
+pub(crate) struct Threads {
+    by_share: Box<[Option<(Concerns, ProxyThread)>]>,
+    rank: Rank,
+    nranks: u32,
+    places: Box<[ProxyChannel]>,
+    step_timeout: Duration,
+    cpus: Vec<usize>,
+    idle: Idle,
+    owner: Owner,
+}
+
+impl Threads {
+    /// Adds a connection, for orders that are given from now on.
+    fn add(&mut self, end: ProxyEnd) -> io::Result<()> {
+        let place = end.place();
+        let number = share(place, self.by_share.len());
+        if let Some((concerns, thread)) = &mut self.by_share[number] {
+            concerns.add(place);
+            let added = thread.orders().add(end);
+            assert!(added, "a proxy of this process takes every connection");
+            return Ok(());
+        }
+        let Threads { rank, nranks, step_timeout, idle, .. } = *self;
+        let (channels, timeout) = (self.places.clone(), Some(step_timeout));
+        let name = format!("oxccl prx {rank}.{number}");
+        let config = ProxyThreadConfig { name, idle, cpus: self.cpus.clone() };
+        let mut concerns = Concerns::of_none(channels.len());
+        concerns.add(place);
+        let (orders, progress) = proxy(ProxyParts { rank, nranks, channels, ends: vec![end], timeout });
+        let thread = ProxyThread::start(orders, progress, &config, self.owner.clone())?;
+        self.by_share[number] = Some((concerns, thread));
+        Ok(())
+    }
+}
 
 impl Sink for Threads {
     fn give(&mut self, order: ProxyOrder) {
-        for (_, thread) in self.0.iter_mut().filter(|(concerns, _)| concerns.has_part_in(&order)) {
+        let threads = self.by_share.iter_mut().flatten();
+        for (_, thread) in threads.filter(|(concerns, _)| concerns.has_part_in(&order)) {
             let queued = thread.orders().queue(order);
             queued.expect("a proxy of this process has room for every order");
         }
     }
 
     fn is_done(&self) -> bool {
-        self.0.iter().all(|(_, thread)| thread.is_done())
+        self.by_share.iter().flatten().all(|(_, thread)| thread.is_done())
     }
 }
 
@@ -303,17 +360,24 @@ mod tests {
     use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
-    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, pairs: 2, chains: 1 };
+    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, mesh: 2, pairs: 2, chains: 1 };
 
     #[test]
     fn channels_of_a_kind_follow_those_of_another() {
-        assert_eq!(CHANNELS.of(Connections::Ring), 0..4);
-        assert_eq!(CHANNELS.of(Connections::Tree), 4..7);
-        assert_eq!(CHANNELS.of(Connections::Mesh), 7..9);
-        assert_eq!(CHANNELS.of(Connections::Chain), 9..10);
-        let names = [0, 6, 7, 9, 10].map(|channel| CHANNELS.name(ChannelId(channel)));
-        let expected =
-            ["ring channel 0", "tree channel 2", "pair channel 0", "chain channel 0", "channel 10"];
+        assert_eq!(CHANNELS.of(ConnKind::Ring), 0..4);
+        assert_eq!(CHANNELS.of(ConnKind::Tree), 4..7);
+        assert_eq!(CHANNELS.of(ConnKind::Mesh), 7..9);
+        assert_eq!(CHANNELS.of(ConnKind::Pair), 9..11);
+        assert_eq!(CHANNELS.of(ConnKind::Chain), 11..12);
+        let names = [0, 6, 7, 9, 11, 12].map(|channel| CHANNELS.name(ChannelId(channel)));
+        let expected = [
+            "ring channel 0",
+            "tree channel 2",
+            "mesh channel 0",
+            "pair channel 0",
+            "chain channel 0",
+            "channel 12",
+        ];
         assert_eq!(names, expected);
     }
 
@@ -368,7 +432,7 @@ mod tests {
             lane: 0,
         };
         let order = CHANNELS.order_of_message(&message, Rank(3), Protocol::LL, 2);
-        assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (7, 2, Rank(3), 500));
+        assert_eq!((order.first_channel, order.nchannels, order.rank, order.count), (9, 2, Rank(3), 500));
         assert_eq!((order.func, order.protocol, order.tag), (Func::Send as u8, Protocol::LL as u8, 78));
     }
 }

@@ -61,6 +61,14 @@ impl<S: Sink> OrderGate<S> {
         OrderGate { own: Some(sink), shared: Arc::new(SharedGate { state: Mutex::new(state), health }) }
     }
 
+    /// The sink, wherever it is; none once the communicator is gone.
+    pub fn with_sink<T>(&mut self, visit: impl FnOnce(&mut S) -> T) -> Option<T> {
+        match &mut self.own {
+            Some(sink) => Some(visit(sink)),
+            None => self.shared.lock().sink.as_mut().map(visit),
+        }
+    }
+
     /// Issues the orders of a call, if that is possible now. Otherwise the caller must enqueue the returned host
     /// function before the call's kernel, or call [`Self::withdraw`].
     #[must_use = "given now, or to be given by the stream"]

@@ -20,7 +20,9 @@ impl Facts {
             all
         }) {
             let kind = (spec_of(candidate.algorithm).connections, candidate.protocol);
-            if !kinds.contains(&kind) {
+            // Where kernels that go to all peers at once have no room for them, something else stands for a barrier too.
+            let is_used = self.has_room() || !matches!(kind.0, Connections::Mesh | Connections::Levels);
+            if is_used && !kinds.contains(&kind) {
                 kinds.push(kind);
             }
         }

@@ -23,7 +23,7 @@ mod nics;
 mod symmetric;
 mod kernel_set;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use call::{Call, CallRecord};
 pub use choose::Lacks;

@@ -1,5 +1,6 @@
 //! The proxy's loop: takes orders, distributes them over connections, and drives these.
 
+use super::arrivals::Arrivals;
 use super::coll_lane::CollLane;
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
@@ -81,6 +82,8 @@ pub struct Progress {
     source: Option<OrderConsumer<'static, ProxyOrder, ORDERS_WAITING_MAX>>,
     /// The queue behind `source`, if there is one.
     overflow: Option<Arc<Overflow>>,
+    /// Connections that came while it runs, if any may.
+    arrivals: Option<Arc<Arrivals<ProxyEnd>>>,
     shared: &'static ProxyShared,
     failure: Arc<OnceLock<ProxyFailure>>,
     rank: Rank,
@@ -224,6 +227,7 @@ impl Progress {
         Progress {
             source,
             overflow: None,
+            arrivals: None,
             shared,
             failure,
             rank,
@@ -248,9 +252,13 @@ impl Progress {
         }
     }
 
-    /// The same, which also takes orders from `overflow`.
-    pub(super) fn with_overflow(self, overflow: Option<Arc<Overflow>>) -> Progress {
-        Progress { overflow, ..self }
+    /// The same, which also takes orders from `overflow`, and connections from `arrivals`.
+    pub(super) fn with_overflow(
+        self,
+        overflow: Arc<Overflow>,
+        arrivals: Arc<Arrivals<ProxyEnd>>,
+    ) -> Progress {
+        Progress { overflow: Some(overflow), arrivals: Some(arrivals), ..self }
     }
 
     /// Takes orders and makes progress, without blocking. Returns the number of orders and steps that advanced.
@@ -381,10 +389,20 @@ impl Progress {
             && self.has_room()
             && let Some(order) = self.next_order()
         {
+            if self.arrivals.as_ref().is_some_and(|arrivals| !arrivals.is_empty()) {
+                self.admit();
+            }
             self.take(&order);
             taken += 1;
         }
         taken
+    }
+
+    /// Adds the connections that have come.
+    #[cold]
+    fn admit(&mut self) {
+        let ends = self.arrivals.as_ref().map(|arrivals| arrivals.take()).unwrap_or_default();
+        ends.into_iter().for_each(|end| self.add(end));
     }
 
     /// Whether another order may be taken: it has at most one sub-operation for each connection.
@@ -579,7 +597,7 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
 /// Whether a connection with an operation in progress waits for the other end, and not for this rank's kernel.
 fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
     match end {
-        ProxyEnd::Opening(_) => true,
+        ProxyEnd::Opening(end) => end.waits_for_peer(),
         // The network waits for all heads; once it has a slot of this one's, this one waits for it.
         ProxyEnd::Coll(_) | ProxyEnd::Send(_) => counters.received > counters.done,
         ProxyEnd::Recv(_) => {

@@ -1,15 +1,29 @@
 //! An end whose communicator is not there yet: it keeps the first sub-operation until it is, while others go on.
 
+use super::block::ProxyBlock;
 use super::counters::{Counters, SubOp};
 use super::engine::ProxyEnd;
 use super::error::{EndError, EndFault, EndId, Outstanding};
 use super::order::Elements;
 use crate::net::NetError;
 use oxccl_shared::abi::{ConnLayout, Step};
+use oxccl_shared::fifo::split_over;
+use oxccl_shared::proto;
 use std::sync::Arc;
 
 /// Gives the end once it can be made; asked again and again, without waiting.
 pub type OpenEnd = Box<dyn FnMut() -> Result<Option<ProxyEnd>, NetError> + Send>;
+
+/// When an end that is not open waits for the other one, and not for this rank's kernel.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    /// As soon as an operation has begun: its kernel runs.
+    None,
+    /// Once the kernel has filled a slot of this block, which nobody has consumed from yet. It may be queued behind hours of other work.
+    UntilFilled(ProxyBlock),
+    /// Never: it is the kernel that waits, and that counts the time.
+    OfKernel,
+}
 
 /// An end that opens.
 pub struct OpeningEnd {
@@ -17,13 +31,34 @@ pub struct OpeningEnd {
     layout: ConnLayout,
     open: OpenEnd,
     waiting: Option<(SubOp, Elements)>,
+    /// When it waits for the other end.
+    patience: Patience,
     failed: Option<Arc<EndError>>,
 }
 
 impl OpeningEnd {
     /// The end `place`, of slots of this layout, which `open` gives.
     pub fn new(place: EndId, layout: ConnLayout, open: OpenEnd) -> OpeningEnd {
-        OpeningEnd { place, layout, open, waiting: None, failed: None }
+        OpeningEnd { place, layout, open, waiting: None, patience: Patience::None, failed: None }
+    }
+
+    /// The same for kernels that may run much later than their operations begin.
+    pub fn with_patience(self, patience: Patience) -> OpeningEnd {
+        OpeningEnd { patience, ..self }
+    }
+
+    /// Whether an operation has begun that waits for the other end.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        match (self.patience, &self.waiting) {
+            (_, None) | (Patience::OfKernel, _) => false,
+            (Patience::None, _) => true,
+            (Patience::UntilFilled(block), Some((SubOp { protocol, .. }, _))) => {
+                let mut looking = split_over(block.words()).1;
+                // SAFETY: the block vouches for its memory; a consumer that begins at the first step, as the end will.
+                unsafe { proto::ready(*protocol, block.layout(), block.base(*protocol), &mut looking) }
+                    .is_some()
+            }
+        }
     }
 
     pub(super) fn place(&self) -> EndId {

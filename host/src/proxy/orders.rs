@@ -1,6 +1,7 @@
 //! The user's thread's side of a proxy: issues orders, checks their completion, stops the proxy.
 
-use super::engine::{Progress, ProxyParts};
+use super::arrivals::Arrivals;
+use super::engine::{Progress, ProxyEnd, ProxyParts};
 use super::error::ProxyFailure;
 use super::order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;
@@ -22,6 +23,8 @@ pub struct ProxyOrders {
     sleeper: Option<Thread>,
     /// Set if both ends are in one process.
     overflow: Option<Arc<Overflow>>,
+    /// Set if both ends are in one process.
+    arrivals: Option<Arc<Arrivals<ProxyEnd>>>,
     /// Dropped last: it keeps the referenced memory alive.
     _keep: Keep,
 }
@@ -31,13 +34,14 @@ pub fn proxy(parts: ProxyParts) -> (ProxyOrders, Progress) {
     let shared = Arc::new(ProxyShared::default());
     let start = NonNull::from(&*shared);
     let failure = Arc::new(OnceLock::new());
-    let overflow = Some(Arc::new(Overflow::default()));
+    let (overflow, arrivals) = (Arc::new(Overflow::default()), Arc::new(Arrivals::new()));
     // SAFETY: in the Arc, which both ends keep; there are no other ends.
     let (orders, progress) = unsafe {
         let orders = attach_orders(start, shared.clone(), failure.clone());
         (orders, attach_proxy(start, shared, failure, parts))
     };
-    (ProxyOrders { overflow: overflow.clone(), ..orders }, progress.with_overflow(overflow))
+    let progress = progress.with_overflow(overflow.clone(), arrivals.clone());
+    (ProxyOrders { overflow: Some(overflow), arrivals: Some(arrivals), ..orders }, progress)
 }
 
 /// A proxy without a queue, whose orders are [offered](Progress::offer) by the thread that drives it.
@@ -62,7 +66,16 @@ pub unsafe fn attach_orders(
     let shared: &'static ProxyShared = unsafe { shared.as_ref() };
     // SAFETY: obligation 2.
     let producer = unsafe { shared.orders.producer() };
-    ProxyOrders { producer, shared, failure, given: 0, sleeper: None, overflow: None, _keep: keep }
+    ProxyOrders {
+        producer,
+        shared,
+        failure,
+        given: 0,
+        sleeper: None,
+        overflow: None,
+        arrivals: None,
+        _keep: keep,
+    }
 }
 
 /// The proxy whose orders come through shared memory.
@@ -111,6 +124,12 @@ impl ProxyOrders {
         self.given += 1;
         self.wake();
         Ok(Ticket(self.given))
+    }
+
+    /// Adds a connection, for orders that are issued from now on. No if the proxy is of another process, which cannot have it.
+    #[must_use = "the connection may be gone"]
+    pub fn add(&self, end: ProxyEnd) -> bool {
+        self.arrivals.as_ref().map(|arrivals| arrivals.push(end)).is_some()
     }
 
     /// Whether an order and all before it are complete: everything sent has left, everything received is published.

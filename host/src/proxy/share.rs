@@ -1,32 +1,8 @@
 //! Divides a rank's connections among several proxies, for networks whose bytes one thread cannot move fast enough.
 
-use super::engine::ProxyParts;
 use super::error::EndId;
 use super::order::ProxyOrder;
 use oxccl_shared::abi::Func;
-
-impl ProxyParts {
-    /// Divides the connections among at most `count` proxies, none of them empty. An order goes to each proxy that it
-    /// [concerns].
-    ///
-    /// [concerns]: Concerns::has_part_in
-    ///
-    /// Senders are separated from receivers first, because every pattern has as many of both; then channels from each
-    /// other.
-    pub fn divided(self, count: usize) -> Vec<ProxyParts> {
-        if count <= 1 {
-            return vec![self];
-        }
-        let ProxyParts { rank, nranks, channels, ends, timeout } = self;
-        let part = || ProxyParts { rank, nranks, channels: channels.clone(), ends: Vec::new(), timeout };
-        let mut parts: Vec<ProxyParts> = (0..count).map(|_| part()).collect();
-        for end in ends {
-            parts[share(end.place(), count)].ends.push(end);
-        }
-        parts.retain(|part| !part.ends.is_empty());
-        parts
-    }
-}
 
 /// The channels on which a proxy sends and those on which it receives.
 #[derive(Clone, Debug)]
@@ -35,20 +11,18 @@ pub struct Concerns {
     receives: Box<[bool]>,
 }
 
-impl ProxyParts {
-    /// The orders that concern these connections.
-    pub fn concerns(&self) -> Concerns {
-        let channels_of = |is_send| {
-            let mut channels = vec![false; self.channels.len()];
-            let places = self.ends.iter().map(|end| end.place()).filter(|place| place.is_send == is_send);
-            places.for_each(|place| channels[place.channel.0 as usize] = true);
-            channels.into_boxed_slice()
-        };
-        Concerns { sends: channels_of(true), receives: channels_of(false) }
-    }
-}
-
 impl Concerns {
+    /// Of a proxy that has none of so many channels.
+    pub fn of_none(channels: usize) -> Concerns {
+        Concerns { sends: vec![false; channels].into(), receives: vec![false; channels].into() }
+    }
+
+    /// Those of a proxy that has this connection too.
+    pub fn add(&mut self, EndId { channel, is_send, .. }: EndId) {
+        let channels = if is_send { &mut self.sends } else { &mut self.receives };
+        channels[channel.0 as usize] = true;
+    }
+
     /// Whether the proxy must get an order. An order of unknown channels concerns it too, so that it is refused.
     #[inline]
     pub fn has_part_in(&self, order: &ProxyOrder) -> bool {
@@ -62,8 +36,12 @@ impl Concerns {
     }
 }
 
-/// The proxy, of `count` (two or more), that drives a connection.
-fn share(EndId { channel, is_send, .. }: EndId, count: usize) -> usize {
+/// The proxy, of `count`, that drives a connection; an order goes to each proxy that it [concerns](Concerns::has_part_in). Senders are
+/// separated from receivers first, because every pattern has as many of both; then channels from each other.
+pub fn share(EndId { channel, is_send, .. }: EndId, count: usize) -> usize {
+    if count < 2 {
+        return 0;
+    }
     let senders = count / 2;
     let (first, among) = if is_send { (0, senders) } else { (senders, count - senders) };
     first + channel.0 as usize % among

@@ -212,6 +212,14 @@ impl TransportError {
     pub(crate) fn of_net(peer: Option<Rank>, source: NetError) -> TransportError {
         TransportError::Net(Box::new(RefusedNet { peer, source }))
     }
+
+    /// As a network says it.
+    pub(crate) fn into_net(self) -> NetError {
+        match self {
+            TransportError::Net(refused) => refused.source,
+            error => NetError::of_call("network", "connect", error.to_string()),
+        }
+    }
 }
 
 /// What a network said, and of which connection.

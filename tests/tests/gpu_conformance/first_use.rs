@@ -1,5 +1,6 @@
 //! Connections that are made when an operation first needs them: by whichever thread, in whichever order, beside kernels that wait.
 
+use super::net::no_memory;
 use oxccl::cuda::{DeviceMemory, Stream, StreamRef};
 use oxccl::{
     Config, DataType, DeviceCommunicator, DeviceSlice, DeviceSliceMut, Error, Func, RedOp, ReduceOp,
@@ -8,10 +9,13 @@ use oxccl_tests::case::{Case, Placement};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::devices::{DeviceWorld, Launch, device_config, ordinals, ranks_max};
 use oxccl_tests::harness::{Settings, on_threads};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
+
+/// Ranks that share memory, and ranks of which each is a host.
+const WORLDS: [(&str, fn(&mut Config)); 2] = [("one host", |_| ()), ("a host each", no_memory)];
 
 /// A rank with a stream and a buffer.
 struct Rank {
@@ -89,31 +93,43 @@ fn needs_gpu_first_calls_of_one_thread_need_no_group() {
     if nranks < 2 {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    let ranks = ranks(nranks, |_| ());
-    let idle = ranks[0].bytes();
-    println!("idle: {idle} bytes");
-    assert!(idle <= 4 * MIB);
-    let mut before = idle;
-    for count in [100, 30_000, 1 << 20, 16 << 20] {
-        ranks.iter().for_each(|rank| rank.fill(count));
-        ranks.iter().try_for_each(|rank| rank.all_reduce(count)).unwrap_or_else(|error| panic!("{error}"));
-        ranks.iter().for_each(|rank| rank.check(count, nranks as f32));
-        let bytes = ranks[0].bytes();
-        println!("after an all-reduce of {} bytes: {bytes} bytes", 4 * count);
-        assert!(bytes >= before);
-        before = bytes;
+    for (name, adjust) in WORLDS {
+        let begun = Instant::now();
+        let ranks = ranks(nranks, adjust);
+        let idle = ranks[0].bytes();
+        println!("{name}: init {:?}; idle: {idle} bytes", begun.elapsed());
+        assert!(idle <= 8 * MIB);
+        let mut before = idle;
+        for count in [100, 30_000, 1 << 20, 16 << 20] {
+            let took = [(); 2].map(|()| all_reduce_takes(&ranks, count));
+            let bytes = ranks[0].bytes();
+            println!("after two all-reduces of {} bytes, {took:?}: {bytes} bytes", 4 * count);
+            assert!(bytes >= before);
+            before = bytes;
+        }
+        for count in [10, 1 << 20] {
+            ranks.iter().for_each(|rank| rank.fill(count));
+            // The sender first.
+            ranks[1]
+                .send(count, 0)
+                .and_then(|()| ranks[0].recv(count, 1))
+                .unwrap_or_else(|error| panic!("{error}"));
+            ranks.iter().for_each(|rank| rank.check(count, 1.0));
+            println!("after a message of {} bytes: {} bytes", 4 * count, ranks[0].bytes());
+        }
+        assert!(ranks[0].bytes() > before);
     }
-    for count in [10, 1 << 20] {
-        ranks.iter().for_each(|rank| rank.fill(count));
-        // The sender first.
-        ranks[1]
-            .send(count, 0)
-            .and_then(|()| ranks[0].recv(count, 1))
-            .unwrap_or_else(|error| panic!("{error}"));
-        ranks.iter().for_each(|rank| rank.check(count, 1.0));
-        println!("after a message of {} bytes: {} bytes", 4 * count, ranks[0].bytes());
-    }
-    assert!(ranks[0].bytes() > before);
+}
+
+/// How long an all-reduce takes that one thread enqueues for all ranks.
+fn all_reduce_takes(ranks: &[Rank], count: usize) -> Duration {
+    ranks.iter().for_each(|rank| rank.fill(count));
+    let begun = Instant::now();
+    ranks.iter().try_for_each(|rank| rank.all_reduce(count)).unwrap_or_else(|error| panic!("{error}"));
+    ranks.iter().for_each(|rank| rank.comm.synchronize(rank.on()).unwrap_or_else(|error| panic!("{error}")));
+    let took = begun.elapsed();
+    ranks.iter().for_each(|rank| rank.check(count, ranks.len() as f32));
+    took
 }
 
 /// A kernel of one communicator waits for its peer while all of another's connections are made, and only then the peer comes.
@@ -124,8 +140,15 @@ fn needs_gpu_connections_are_made_beside_kernels_that_wait() {
     if ranks_max() < 2 {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    for cumem in [true, false] {
-        let (waiting, other) = (ranks(2, |_| ()), ranks(2, |config| config.p2p.cumem = cumem));
+    let worlds = WORLDS.into_iter().flat_map(|(_, adjust)| [(adjust, true), (adjust, false)]);
+    for (adjust, cumem) in worlds {
+        let (waiting, other) = (
+            ranks(2, adjust),
+            ranks(2, |config| {
+                adjust(config);
+                config.p2p.cumem = cumem;
+            }),
+        );
         waiting.iter().chain(&other).for_each(|rank| rank.fill(1 << 20));
         waiting[0].all_reduce(100).unwrap_or_else(|error| panic!("{error}"));
         for count in [1000, 100_000, 1 << 20] {
@@ -152,11 +175,13 @@ fn needs_gpu_first_calls_may_be_captured() {
     if nranks < 2 {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    for launch in Launch::ALL {
+    for (launch, (_, adjust)) in
+        Launch::ALL.into_iter().flat_map(|launch| WORLDS.map(|world| (launch, world)))
+    {
         for (func, count) in [(Func::AllReduce, 1 << 18), (Func::Broadcast, 3000), (Func::AllToAll, 40_000)] {
             let (dtype, op, root) = (DataType::F32, RedOp::Sum, 0);
             let case = Case { func, dtype, op, root, count, placement: Placement::Apart, seed: 1 };
-            let mut world = DeviceWorld::new(nranks, Settings::default(), None);
+            let mut world = DeviceWorld::with(nranks, Settings::default(), None, adjust);
             world.check(&case, launch).unwrap_or_else(|error| panic!("{error}"));
         }
     }
@@ -171,13 +196,32 @@ fn needs_gpu_all_connections_may_be_made_at_init() {
     if nranks < 2 {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    let mut ranks = ranks(nranks, |config| config.runtime_connect = false);
-    let bytes = ranks[0].bytes();
-    println!("all: {bytes} bytes");
-    ranks.iter().for_each(|rank| rank.fill(1 << 20));
-    for count in [100, 1 << 20] {
-        on_threads(ranks.iter_mut(), |rank| rank.all_reduce(count).unwrap_or_else(|error| panic!("{error}")));
+    for (name, adjust) in WORLDS {
+        let begun = Instant::now();
+        let mut ranks = ranks(nranks, |config| {
+            adjust(config);
+            config.runtime_connect = false;
+        });
+        let bytes = ranks[0].bytes();
+        println!("{name}: init {:?}; all: {bytes} bytes", begun.elapsed());
+        ranks.iter().for_each(|rank| rank.fill(1 << 20));
+        for count in [100, 1 << 20] {
+            on_threads(ranks.iter_mut(), |rank| {
+                rank.all_reduce(count).unwrap_or_else(|error| panic!("{error}"))
+            });
+        }
+        ranks
+            .iter()
+            .for_each(|rank| rank.comm.synchronize(rank.on()).unwrap_or_else(|error| panic!("{error}")));
+        for count in [10, 1 << 20] {
+            ranks[1]
+                .send(count, 0)
+                .and_then(|()| ranks[0].recv(count, 1))
+                .unwrap_or_else(|error| panic!("{error}"));
+        }
+        ranks
+            .iter()
+            .for_each(|rank| rank.comm.synchronize(rank.on()).unwrap_or_else(|error| panic!("{error}")));
+        assert_eq!(ranks[0].bytes(), bytes);
     }
-    ranks.iter().for_each(|rank| rank.comm.synchronize(rank.on()).unwrap_or_else(|error| panic!("{error}")));
-    assert_eq!(ranks[0].bytes(), bytes);
 }

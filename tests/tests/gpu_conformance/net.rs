@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// As `NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo`.
-fn no_memory(config: &mut Config) {
+pub fn no_memory(config: &mut Config) {
     config.p2p.enabled = false;
     (config.transports.in_process, config.transports.shm) = (false, false);
     loopback(config);

@@ -6,14 +6,12 @@ use crate::api::error::{DeviceError, Error};
 use crate::api::handle::operation_error;
 use crate::api::memory::{MemoryReport, MemoryUse, PeerMemory};
 use crate::bootstrap::Bootstrap;
-use crate::connect::gpu::{
-    DeviceConnected, DeviceLayout, DeviceSharing, DeviceWanted, NetConnected, Parts, PartsOpen, RouteSettings,
-};
+use crate::connect::gpu::{DeviceConnected, DeviceLayout, DeviceWanted, Parts, PartsOpen, RouteSettings};
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Notify, RunError};
+use crate::machine::NetProxy;
 use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Tiles};
-use crate::machine::{Connector, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
 use crate::plan::{Collnet, Facts, Lacks};
@@ -63,13 +61,15 @@ impl Init for Cuda {
         let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         crate::log::on_device(ordinal);
         let opened = open(rank, ordinal, config);
+        let info = this_process(bootstrap, config)?;
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
-            info: &this_process(bootstrap, config)?,
+            info: &info,
             settings: Config::MUST_AGREE,
             routes: RouteSettings::new(&config.transports),
             p2p: &config.p2p,
             net: &config.net,
+            by_need: config.runtime_connect,
             net_timeout: config.bootstrap.timeout,
             timeout: config.timeout,
             topology: &config.topology,
@@ -90,8 +90,7 @@ impl Init for Cuda {
     }
 
     fn notes(connected: &ConnectedGpu) -> Option<Notes> {
-        let DeviceSharing::Parts(parts) = &connected.connected.memory else { return None };
-        let parts = parts.clone();
+        let parts = connected.connected.parts.clone();
         Some(Box::new(move |rank, note| parts.note(rank, note)))
     }
 
@@ -99,13 +98,8 @@ impl Init for Cuda {
         let Joined { rank, nranks, config, health, .. } = *joined;
         let ConnectedGpu { device, kernels, connected } = connected;
         let memory = memory_use(rank, &connected);
-        let DeviceConnected { facts, tables, memory: sharing, layout, net, hosts, .. } = connected;
+        let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
         let tuner = joined.tuner(hosts.into_iter())?;
-        let (arena, parts) = match sharing {
-            DeviceSharing::Nothing => (None, None),
-            DeviceSharing::Whole(arena) => (Some(arena), None),
-            DeviceSharing::Parts(parts) => (None, Some(parts)),
-        };
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
         // A rank that is alone seldom needs a kernel.
         let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
@@ -119,8 +113,8 @@ impl Init for Cuda {
         let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
         let notify: Arc<dyn Notify + Sync> = Arc::new(joined.teller());
         let net = net.map(|net| {
-            let name = net.parts.device.clone();
-            NetProxy::start(net.parts, health, &notify).map_err(|error| {
+            let name = net.device.clone();
+            NetProxy::start(net, health, &notify).map_err(|error| {
                 let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
                 ConnectError::Net { rank, peer: None, source: Box::new(source) }
             })
@@ -143,8 +137,7 @@ impl Init for Cuda {
             tile_bytes: config.tile_kib.filter(|kib| *kib > 0).map(|kib| kib << 10),
             has_all_kernels,
             tables,
-            arena,
-            connector: parts.clone().map(|parts| parts as Arc<dyn Connector>),
+            connector: parts.clone(),
             monitor,
             health: health.clone(),
             notify: notify.clone(),
@@ -153,11 +146,9 @@ impl Init for Cuda {
             starts_early,
         });
         let mut machine = machine.map_err(failed)?;
-        if let Some(parts) = &parts {
-            let (gpu, says) = (Arc::new(device.clone()), joined.teller());
-            let say = Box::new(move |note: &[u8]| says.say(note));
-            parts.open(PartsOpen { device: gpu, health: health.clone(), notify, say });
-        }
+        let (gpu, says) = (Arc::new(device.clone()), joined.teller());
+        let say = Box::new(move |note: &[u8]| says.say(note));
+        parts.open(PartsOpen { device: gpu, health: health.clone(), notify, say });
         if !config.runtime_connect {
             machine.connect_all().map_err(|error| match error {
                 RunError::Stopped(outstanding) => operation_error((rank, nranks), outstanding),
@@ -180,48 +171,36 @@ fn open(rank: Rank, ordinal: u32, config: &Config) -> Result<(Device, Arc<Device
 
 /// Asks for the memory of connections, in the GPU's memory and the host's.
 fn memory_use(rank: Rank, connected: &DeviceConnected) -> MemoryUse {
-    let DeviceConnected { layout, net, tables, memory, .. } = connected;
-    let tables_bytes = tables.memory.len_bytes();
+    let DeviceConnected { layout, tables, parts, chain_bytes, .. } = connected;
+    let own_bytes = tables.memory.len_bytes() + chain_bytes;
     let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank);
-    let at_init = peers.map(|peer| peer_memory(rank, peer, layout, net.as_ref())).collect();
-    let own_bytes = tables_bytes + net.as_ref().map_or(0, NetConnected::chain_bytes);
-    let at_init = MemoryReport { peers: at_init, own_bytes };
-    match memory {
-        DeviceSharing::Parts(parts) => {
-            let parts = parts.clone();
-            Box::new(move || so_far(&at_init, &parts))
-        }
-        DeviceSharing::Nothing | DeviceSharing::Whole(_) => Box::new(move || at_init.clone()),
-    }
+    let peers = peers.map(|peer| PeerMemory {
+        rank: peer,
+        transport: transport_to(rank, peer, layout),
+        inbound_bytes: 0,
+        outbound_bytes: 0,
+    });
+    let (nothing, parts) = (MemoryReport { peers: peers.collect(), own_bytes }, parts.clone());
+    Box::new(move || so_far(&nothing, &parts))
 }
 
 /// What of it has been made so far.
-fn so_far(all: &MemoryReport, parts: &Parts) -> MemoryReport {
-    let mut report = all.clone();
+fn so_far(nothing: &MemoryReport, parts: &Parts) -> MemoryReport {
+    let mut report = nothing.clone();
+    let mut in_memory = 0;
     for peer in &mut report.peers {
-        [peer.inbound_bytes, peer.outbound_bytes] = parts.bytes_with(peer.rank);
+        let [inbound, outbound] = parts.bytes_with(peer.rank);
+        in_memory += if peer.transport == TransportKind::Net { 0 } else { inbound + outbound };
+        (peer.inbound_bytes, peer.outbound_bytes) = (inbound, outbound);
     }
-    let in_use: usize = report.peers.iter().map(|peer| peer.inbound_bytes + peer.outbound_bytes).sum();
-    report.own_bytes += parts.bytes().saturating_sub(in_use);
+    report.own_bytes += parts.bytes().saturating_sub(in_memory);
     report
 }
 
-fn peer_memory(rank: Rank, peer: Rank, layout: &DeviceLayout, net: Option<&NetConnected>) -> PeerMemory {
-    match net {
-        Some(net) if layout.routes.is_net(rank, peer) => PeerMemory {
-            rank: peer,
-            transport: TransportKind::Net,
-            inbound_bytes: net.bytes_with(peer, false),
-            outbound_bytes: net.bytes_with(peer, true),
-        },
-        _ => PeerMemory {
-            rank: peer,
-            transport: match layout.domains.of(rank, peer) {
-                Domain::Device => TransportKind::P2p,
-                Domain::Host => TransportKind::Shm,
-            },
-            inbound_bytes: layout.inbound_bytes(rank, peer),
-            outbound_bytes: layout.outbound_bytes(rank, peer),
-        },
+fn transport_to(rank: Rank, peer: Rank, layout: &DeviceLayout) -> TransportKind {
+    match layout.domains.of(rank, peer) {
+        _ if layout.routes.is_net(rank, peer) => TransportKind::Net,
+        Domain::Device => TransportKind::P2p,
+        Domain::Host => TransportKind::Shm,
     }
 }

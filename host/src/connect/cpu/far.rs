@@ -9,7 +9,7 @@ use super::wiring::{Conn, layout};
 use crate::launch::Channel;
 use crate::machine::cpu::{FarConnector, FarEnds, FarNeed, FarRefused, NOT_MADE};
 use crate::mem::Segment;
-use crate::net::{NetError, RecvComm, SendComm};
+use crate::net::{RecvComm, SendComm};
 use crate::proxy::{OpenEnd, OpeningEnd, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::{Asking, Opener, Opening, Transport, TransportError, TransportKind};
 use oxccl_device::conn::{RecvConn, SendConn};
@@ -207,14 +207,6 @@ fn channel_of<'a>(key: ConnKey, channels: &'a mut [Channel], mesh: &'a mut Chann
     }
 }
 
-/// Why there is no communicator, as a network says it.
-fn refused(error: TransportError) -> NetError {
-    match error {
-        TransportError::Net(refused) => refused.source,
-        error => NetError::of_call("network", "connect", error.to_string()),
-    }
-}
-
 /// Makes the sending end of a block when its communicator is there.
 fn sending(
     mut opening: Opening<Box<dyn SendComm>>,
@@ -224,7 +216,7 @@ fn sending(
 ) -> OpenEnd {
     let mut parts = Some((block, segment));
     Box::new(move || {
-        let Some(comm) = opening().map_err(refused)? else { return Ok(None) };
+        let Some(comm) = opening().map_err(TransportError::into_net)? else { return Ok(None) };
         let Some((block, segment)) = parts.take() else { return Ok(None) };
         // SAFETY: made once, so that it is the block's only consumer; it keeps the block's memory.
         let end = unsafe { SendEnd::new(comm, block, place)? };
@@ -241,7 +233,7 @@ fn receiving(
 ) -> OpenEnd {
     let mut parts = Some((block, segment));
     Box::new(move || {
-        let Some(comm) = opening().map_err(refused)? else { return Ok(None) };
+        let Some(comm) = opening().map_err(TransportError::into_net)? else { return Ok(None) };
         let Some((block, segment)) = parts.take() else { return Ok(None) };
         // SAFETY: made once, so that it is the block's only producer; it keeps the block's memory.
         let end = unsafe { RecvEnd::new(comm, block, place)? };

@@ -1,20 +1,20 @@
 //! From a bootstrap and a GPU each to connections.
 
 use super::chains::DeviceChains;
-use super::layout::DeviceLayout;
+use super::layout::{ConnName, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
-use super::part::FIRST;
-use super::parts::{Parts, PartsMade};
+use super::part::Part;
+use super::parts::{FarParts, Parts, PartsMade};
 use super::routes::{RouteSettings, Routes};
 use super::survey::{RingNics, Survey, SurveyWanted, survey};
-use super::tables::{ConnSite, Tables, upload};
+use super::tables::{ConnSite, Tables};
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::gpu::{DeviceId, Gpu, PciBus};
-use crate::machine::{ConnKind, ConnTables};
+use crate::machine::{ConnKind, ConnTables, Need, NetParts};
 use crate::net::{Locality, NetConfig};
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
@@ -42,6 +42,8 @@ pub struct DeviceWanted<'a> {
     pub p2p: &'a P2pSettings,
     /// Where a network is to be found.
     pub net: &'a NetConfig,
+    /// Whether connections over it are made when they are needed; all at init, if any rank says so.
+    pub by_need: bool,
     /// How long connections may take to be made, over it and in memory.
     pub net_timeout: Duration,
     /// How long one that has begun an operation may go without a step.
@@ -64,10 +66,12 @@ pub struct DeviceConnected {
     pub facts: Facts,
     /// The tables for kernels.
     pub tables: ConnTables,
-    /// All ranks' memory.
-    pub memory: DeviceSharing,
-    /// The connections over a network, where there are any.
-    pub net: Option<NetConnected>,
+    /// What makes connections as they are needed.
+    pub parts: Arc<Parts>,
+    /// The proxy of connections over a network, where there are any.
+    pub net: Option<NetParts>,
+    /// Bytes of pinned memory of a head's connections to a network that reduces.
+    pub chain_bytes: usize,
     /// Where everything lies.
     pub layout: DeviceLayout,
     /// Everybody's device.
@@ -76,16 +80,6 @@ pub struct DeviceConnected {
     pub no_collnet: String,
     /// Everybody's host.
     pub hosts: Vec<u64>,
-}
-
-/// The memory in which ranks of a host meet.
-pub enum DeviceSharing {
-    /// No ranks share any.
-    Nothing,
-    /// That of all connections, where some ranks are reached over a network.
-    Whole(Arena),
-    /// Parts, made as they are needed.
-    Parts(Arc<Parts>),
 }
 
 /// What a rank tells the others of its GPU.
@@ -167,7 +161,8 @@ impl Steps for DeviceWanted<'_> {
         let gpu = BusId::new(domain, bus, number);
         let routes = Routes::new(&peers, self.routes);
         let is_wide = routes.groups() > 1;
-        let network = is_wide.then(|| Network::find(bootstrap, self.net, &peers, gpu)).transpose()?;
+        let network =
+            is_wide.then(|| Network::find(bootstrap, self.net, (&peers, gpu), self.by_need)).transpose()?;
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
@@ -175,7 +170,6 @@ impl Steps for DeviceWanted<'_> {
         let (heads, chains) = self.heads(bootstrap, gpu, rings, &routes)?;
         let facts = facts.with_collnet_of_gpus(heads.collnet);
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels).with_chains(chains);
-        let layout = if is_wide { layout } else { layout.with_pairs() };
         Ok(Plan {
             device,
             gpu,
@@ -197,8 +191,7 @@ impl Steps for DeviceWanted<'_> {
         if !layout.routes.has_memory() {
             return Ok(plan);
         }
-        // A proxy's connections serve all protocols, and are made at once.
-        let made = if layout.has_pairs { layout.of_part(FIRST) } else { layout.clone() };
+        let made = layout.of_part(layout.first());
         let lens = |domains: &Domains, rank| made.clone().with_domains(domains.clone()).len_bytes(rank);
         let wanted = ArenaWanted { device: *device, peers, settings: self.p2p, refused, lens: &lens };
         let (arena, agreed) = Arena::connect_first(bootstrap, &wanted).map_err(Box::new)?;
@@ -211,9 +204,13 @@ impl Steps for DeviceWanted<'_> {
     fn connect<'s>(&'s self, bootstrap: &Bootstrap, plan: Plan<'s>) -> Result<DeviceConnected, ConnectError> {
         let Plan { device, gpu, peers, devices, facts, layout, machine, .. } = plan;
         let Plan { network, shared, ring_nics, heads, .. } = plan;
+        let rank = bootstrap.rank();
+        let by_need = network.as_ref().is_none_or(|network| network.by_need);
+        let parts = if by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let net = NetWanted {
-            rank: bootstrap.rank(),
+            rank,
             layout: &layout,
+            parts: &parts,
             peers: &peers,
             gpu,
             connect_timeout: self.net_timeout,
@@ -225,23 +222,37 @@ impl Steps for DeviceWanted<'_> {
         };
         let connected = network.map(|network| network.connect(bootstrap, device, &net, heads.mine));
         let net = connected.transpose()?;
-        let (tables, memory) = match shared {
-            Some((arena, agreed)) if layout.has_pairs => {
-                let (tables, on_device) = first_tables(bootstrap, device, &layout, &arena)?;
-                let (rank, layout, timeout) = (bootstrap.rank(), layout.clone(), self.net_timeout);
-                let parts = PartsMade { rank, layout, arena, agreed, tables, timeout };
-                (on_device, DeviceSharing::Parts(Parts::new(parts)))
-            }
-            shared => {
-                let arena = shared.map(|(arena, _)| arena);
-                let tables = make_tables(bootstrap, device, &layout, arena.as_ref(), net.as_ref())?;
-                (tables, arena.map_or(DeviceSharing::Nothing, DeviceSharing::Whole))
-            }
-        };
-        let hosts = peers.iter().map(|peer| peer.host).collect();
-        let no_collnet = heads.lack;
-        Ok(DeviceConnected { facts, tables, memory, net, layout, devices, no_collnet, hosts })
+        let (tables, on_device) = first_tables(bootstrap, device, &layout, (shared.as_ref(), net.as_ref()))?;
+        let (nranks, mut far, mut proxy, mut chain_bytes) = (layout.nranks, None, None, 0);
+        if let Some(NetConnected { parts: made, conns, links, chain_bytes: bytes }) = net {
+            far = Some(FarParts::new(links, nranks, &parts, &conns));
+            (proxy, chain_bytes) = (Some(made), bytes);
+        }
+        let made =
+            PartsMade { rank, layout: layout.clone(), arena: shared, tables, far, timeout: self.net_timeout };
+        Ok(DeviceConnected {
+            facts,
+            tables: on_device,
+            parts: Parts::new(made),
+            net: proxy,
+            chain_bytes,
+            layout,
+            devices,
+            no_collnet: heads.lack,
+            hosts: peers.iter().map(|peer| peer.host).collect(),
+        })
     }
+}
+
+/// The parts that a rank has once all are made.
+pub(super) fn all_parts(layout: &DeviceLayout, facts: &Facts, rank: Rank) -> Vec<Part> {
+    let mut parts = vec![layout.first()];
+    for part in Need::all(facts, rank).iter().flat_map(|need| layout.parts_of(need, rank)) {
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    parts
 }
 
 impl DeviceWanted<'_> {
@@ -280,43 +291,30 @@ impl DeviceWanted<'_> {
     }
 }
 
-/// The tables of connections that are made as they are needed, with the first of them, once all ranks have theirs.
+/// The tables, with the connections that there are by now, once all ranks have theirs.
 fn first_tables(
     bootstrap: &Bootstrap,
     device: &dyn Gpu,
     layout: &DeviceLayout,
-    arena: &Arena,
+    (shared, net): (Option<&(Arena, Agreed)>, Option<&NetConnected>),
 ) -> Result<(Tables, ConnTables), ConnectError> {
-    let (rank, layout) = (bootstrap.rank(), layout.of_part(FIRST));
-    let base = |peer, domain| arena.base(peer, domain).expect("all ranks share memory");
-    let made = Tables::upload(&layout, rank, device).and_then(|(mut tables, on_device)| {
-        tables.add(&layout, rank, device, &|name| {
-            ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
-        })?;
+    let rank = bootstrap.rank();
+    let first = layout.of_part(layout.first());
+    let base = |peer: Rank, domain: Domain| {
+        let base = shared.and_then(|(arena, _)| arena.base(peer, domain));
+        base.expect("what no network leads to is reached in memory")
+    };
+    let made = Tables::upload(layout, rank, device).and_then(|(mut tables, on_device)| {
+        if let Some(net) = net {
+            let far = net.conns.iter().map(|conn| (conn.name, conn.site));
+            tables.add(layout, rank, device, far)?;
+        }
+        let site = |name: ConnName| ConnSite::new(first.in_memory(rank, name, &base), first.slots(name.kind));
+        let near = first.conns_in_memory(rank).filter(|_| layout.nranks > 1);
+        tables.add(&first, rank, device, near.map(|name| (name, site(name))))?;
         Ok((tables, on_device))
     });
     vote(bootstrap, made.map_err(|source| ConnectError::Device { rank, source: source.into() }))
-}
-
-/// The tables of all connections, once all ranks have theirs.
-fn make_tables(
-    bootstrap: &Bootstrap,
-    device: &dyn Gpu,
-    layout: &DeviceLayout,
-    arena: Option<&Arena>,
-    net: Option<&NetConnected>,
-) -> Result<ConnTables, ConnectError> {
-    let rank = bootstrap.rank();
-    let base = |peer: Rank, domain: Domain| {
-        let base = arena.and_then(|arena| arena.base(peer, domain));
-        base.expect("what no network leads to is reached in memory")
-    };
-    let tables = upload(layout, rank, device, &|name| match net.and_then(|net| net.site(name)) {
-        Some(site) => site,
-        None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),
-    });
-    let tables = tables.map_err(|source| ConnectError::Device { rank, source: source.into() });
-    vote(bootstrap, tables)
 }
 
 /// What looking round tells.

@@ -17,10 +17,10 @@
 //! The layout of one [`Part`] is that of its connections alone, in the same order.
 
 use super::chains::DeviceChains;
-use super::part::Part;
+use super::part::{FIRST, FIRST_OF_HOSTS, Part};
 use super::routes::Routes;
 use super::trees::DeviceTrees;
-use crate::machine::ConnKind;
+use crate::machine::{ConnKind, Need};
 use crate::transport::p2p::{Domain, Domains};
 use oxccl_shared::abi::{ConnControl, ConnLayout, Rank};
 use oxccl_shared::algo::tree::TreeLinks;
@@ -33,7 +33,7 @@ pub struct DeviceLayout {
     pub nranks: u32,
     /// The rank at each position, for each ring.
     pub rings: Vec<Vec<Rank>>,
-    /// Channels of connections between all pairs.
+    /// Channels of connections between all pairs, of those for collectives and of those for messages.
     pub mesh_channels: u32,
     /// Of these, those of pairs that only a network connects.
     pub far_channels: u32,
@@ -41,8 +41,6 @@ pub struct DeviceLayout {
     pub ring: ConnLayout,
     /// Slots between pairs.
     pub mesh: ConnLayout,
-    /// Whether messages have connections of their own, as many channels as the mesh.
-    pub has_pairs: bool,
     /// The part whose layout it is; of all connections, if none.
     pub part: Option<Part>,
     /// Trees, on channels of their own.
@@ -90,8 +88,7 @@ impl DeviceLayout {
     ) -> DeviceLayout {
         let (trees, chains) = (DeviceTrees { trees: Vec::new(), slots: ring }, DeviceChains::none(ring));
         let (routes, domains) = (Routes::default(), Domains::default());
-        let (has_pairs, part) = (false, None);
-        let far_channels = mesh_channels;
+        let (part, far_channels) = (None, mesh_channels);
         DeviceLayout {
             nranks,
             rings,
@@ -99,7 +96,6 @@ impl DeviceLayout {
             far_channels,
             ring,
             mesh,
-            has_pairs,
             part,
             trees,
             chains,
@@ -114,9 +110,26 @@ impl DeviceLayout {
         DeviceLayout { chains, ..self }
     }
 
-    /// The same with connections for messages beside the mesh.
-    pub fn with_pairs(self) -> DeviceLayout {
-        DeviceLayout { has_pairs: true, ..self }
+    /// Whether some ranks meet over a network.
+    pub fn is_wide(&self) -> bool {
+        self.routes.is_wide()
+    }
+
+    /// The part that is made at init.
+    pub fn first(&self) -> Part {
+        if self.is_wide() { FIRST_OF_HOSTS } else { FIRST }
+    }
+
+    /// The parts that a rank needs for a launch.
+    pub fn parts_of(&self, need: &Need, rank: Rank) -> impl Iterator<Item = Part> + use<> {
+        Part::of_need(need, rank, self.channels(need.kind), self.is_wide())
+    }
+
+    /// Whether a part is one of these connections.
+    pub fn has_part(&self, part: Part) -> bool {
+        part.is_sound(self.nranks)
+            && part.protocol.is_none() == self.is_wide()
+            && !part.channels(self.channels(part.kind)).is_empty()
     }
 
     /// The layout of a part.
@@ -167,16 +180,9 @@ impl DeviceLayout {
     pub fn channels(&self, kind: ConnKind) -> usize {
         match kind {
             ConnKind::Ring => self.rings.len(),
-            ConnKind::Mesh => self.mesh_channels as usize,
+            ConnKind::Mesh | ConnKind::Pair => self.mesh_channels as usize,
             ConnKind::Tree => self.trees.channels(),
             ConnKind::Chain => self.chains.channels(),
-            ConnKind::Pair => {
-                if self.has_pairs {
-                    self.mesh_channels as usize
-                } else {
-                    0
-                }
-            }
         }
     }
 
@@ -264,7 +270,7 @@ impl DeviceLayout {
     }
 
     /// The connections in memory.
-    fn conns_in_memory(&self, rank: Rank) -> impl Iterator<Item = ConnName> + '_ {
+    pub fn conns_in_memory(&self, rank: Rank) -> impl Iterator<Item = ConnName> + '_ {
         self.conns(rank).filter(move |name| !self.routes.is_net(rank, name.peer))
     }
 

@@ -1,8 +1,7 @@
 //! Layer: host / connect / gpu.
 //! Takes: a bootstrap and this rank's GPU.
-//! Gives: rings and a mesh of connections, and trees if they are asked for: in GPU memory that every rank of the host has mapped, and
-//! to other hosts over a network; the tables by which kernels find them. Where all ranks share memory, parts of it are made as they are
-//! needed.
+//! Gives: rings and a mesh of connections, and trees if they are asked for, in parts that are made as they are needed: in GPU memory that
+//! every rank of the host has mapped, and to other hosts over a network; the tables by which kernels find them.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
 //! From below: `routes`, `trees`, `chains`, `part` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
@@ -19,9 +18,8 @@ mod parts;
 mod connect;
 
 pub use chains::{ChainPlace, DeviceChains};
-pub use connect::{DeviceConnected, DeviceInfo, DeviceSharing, DeviceWanted};
+pub use connect::{DeviceConnected, DeviceInfo, DeviceWanted};
 pub use layout::{ConnName, DeviceLayout};
-pub use net::NetConnected;
 pub use parts::{Parts, PartsOpen};
 pub use routes::{RouteSettings, Routes};
 pub use survey::{FileError, Survey, SurveyError, SurveyWanted, survey};

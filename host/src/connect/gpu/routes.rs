@@ -44,6 +44,11 @@ impl Routes {
         &self.0
     }
 
+    /// Whether some ranks are connected over a network.
+    pub fn is_wide(&self) -> bool {
+        self.0.iter().any(|group| *group != self.0[0])
+    }
+
     /// Number of groups.
     pub fn groups(&self) -> u32 {
         self.0.iter().collect::<BTreeSet<_>>().len() as u32

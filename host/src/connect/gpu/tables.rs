@@ -5,7 +5,9 @@ use crate::gpu::{CudaError, Gpu};
 use crate::machine::{ConnKind, ConnLists, ConnTables};
 use oxccl_shared::abi::{ConnEnd, ConnLayout, KernelTree, Rank};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// Alignment of lists: whole lines.
 const ALIGN: usize = 128;
@@ -59,224 +61,90 @@ fn end(site: ConnSite, layout: ConnLayout, peer: Rank) -> [u8; size_of::<ConnEnd
     bytes
 }
 
-/// Ends of one kind of channel: those on which this rank sends and those on which it receives, channel by channel.
-#[derive(Default)]
-struct Ends {
-    send: Vec<u8>,
-    recv: Vec<u8>,
-    rings: Vec<u8>,
-    trees: Vec<u8>,
-    nconns: usize,
-    channels: usize,
-}
-
-/// Returns the addresses of a connection.
-pub(super) type At<'a> = &'a dyn Fn(ConnName) -> ConnSite;
-
-impl Ends {
-    /// Adds this rank's end of a connection.
-    fn add(&mut self, layout: &DeviceLayout, name: ConnName, at: At<'_>) {
-        let end = end(at(name), layout.slots(name.kind), name.peer);
-        if name.is_send { self.send.extend(end) } else { self.recv.extend(end) }
-    }
-
-    fn add_both(&mut self, layout: &DeviceLayout, kind: ConnKind, channel: usize, peer: Rank, at: At<'_>) {
-        for is_send in [true, false] {
-            self.add(layout, ConnName { kind, channel, peer, is_send }, at);
-        }
-    }
-
-    /// The room of a connection that there is not.
-    fn add_none(&mut self) {
-        for list in [&mut self.send, &mut self.recv] {
-            list.resize(list.len() + size_of::<ConnEnd>(), 0);
-        }
-    }
-
-    fn of_rings(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
-        let mut ends = Ends { nconns: 1, channels: layout.rings.len(), ..Ends::default() };
-        for channel in 0..layout.rings.len() {
-            let next = layout.along_ring(channel, rank, 1);
-            let before = layout.along_ring(channel, rank, layout.nranks as usize - 1);
-            for (peer, is_send) in [(next, true), (before, false)] {
-                ends.add(layout, ConnName { kind: ConnKind::Ring, channel, peer, is_send }, at);
-            }
-        }
-        ends.rings = ring_places(layout, rank);
-        ends
-    }
-
-    fn of_mesh(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
-        let channels = layout.mesh_channels as usize;
-        let mut ends = Ends { nconns: layout.nranks as usize - 1, channels, ..Ends::default() };
-        for channel in 0..channels {
-            for peer in (0..layout.nranks).map(Rank).filter(|peer| *peer != rank) {
-                if layout.has_mesh(channel, rank, peer) {
-                    ends.add_both(layout, ConnKind::Mesh, channel, peer, at);
-                } else {
-                    ends.add_none();
-                }
-            }
-        }
-        ends
-    }
-
-    /// A channel's list has room for as many neighbours as the rank has on any of its channels.
-    fn of_trees(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
-        let trees = &layout.trees;
-        let (nconns, channels) = (trees.neighbours_max(rank), trees.channels());
-        let mut ends = Ends { nconns, channels, ..Ends::default() };
-        for channel in 0..channels {
-            for peer in trees.neighbours(channel, rank) {
-                ends.add_both(layout, ConnKind::Tree, channel, peer, at);
-            }
-            let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
-            ends.send.resize(filled_bytes, 0);
-            ends.recv.resize(filled_bytes, 0);
-        }
-        ends.trees = tree_places(layout, rank);
-        ends
-    }
-
-    /// A head has the network above it. A channel's list has room for as many as the rank has on any.
-    fn of_chain(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> Ends {
-        let chains = &layout.chains;
-        let (nconns, channels) = (chains.conns_max(rank), chains.channels());
-        let mut ends = Ends { nconns, channels, ..Ends::default() };
-        for channel in 0..channels {
-            let Some(place) = chains.place(channel, rank) else { continue };
-            for peer in place.below.into_iter().chain([place.above]) {
-                ends.add_both(layout, ConnKind::Chain, channel, peer, at);
-            }
-            let filled_bytes = (channel + 1) * nconns * size_of::<ConnEnd>();
-            ends.send.resize(filled_bytes, 0);
-            ends.recv.resize(filled_bytes, 0);
-            let KernelTree { children, has_parent } = place.of_kernel();
-            ends.trees.extend([children, has_parent].into_iter().flat_map(u32::to_le_bytes));
-        }
-        ends
-    }
-
-    /// Offsets into the image.
-    fn put(&self, image: &mut Image) -> ConnLists {
-        let count = self.nconns * self.channels;
-        ConnLists {
-            send: image.push(&self.send),
-            recv: image.push(&self.recv),
-            send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
-            recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
-            rings: image.push(&self.rings),
-            trees: image.push(&self.trees),
-            nconns: self.nconns as u32,
-        }
-    }
-}
-
-/// The tables of a rank before their upload: addresses of lists are offsets into `bytes`.
-pub(super) struct TableImage {
-    pub bytes: Vec<u8>,
-    pub ring: ConnLists,
-    pub mesh: ConnLists,
-    pub tree: ConnLists,
-    pub chain: ConnLists,
-    scratch: u64,
-}
-
-/// The tables of `rank`; `at` returns the addresses of its connections.
-pub(super) fn image(layout: &DeviceLayout, rank: Rank, at: At<'_>) -> TableImage {
-    let mut image = Image::default();
-    let kinds = [Ends::of_rings, Ends::of_mesh, Ends::of_trees, Ends::of_chain];
-    let [ring, mesh, tree, chain] = kinds.map(|ends| match layout.nranks {
-        0 | 1 => Ends::default().put(&mut image),
-        _ => ends(layout, rank, at).put(&mut image),
-    });
-    let scratch = image.push_zeros(ALIGN);
-    let Image(bytes) = image;
-    TableImage { bytes, ring, mesh, tree, chain, scratch }
-}
-
-/// Writes the tables of `rank` to its device.
-pub(super) fn upload(
-    layout: &DeviceLayout,
-    rank: Rank,
-    device: &dyn Gpu,
-    at: At<'_>,
-) -> Result<ConnTables, CudaError> {
-    let TableImage { bytes, ring, mesh, tree, chain, scratch } = image(layout, rank, at);
-    let memory = device.upload(&bytes)?;
-    let at = memory.address();
-    // Each connection serves all protocols, and the mesh messages too.
-    let lists = [ring, mesh, tree, mesh, chain].map(|lists| [lists.at(at); 3]);
-    Ok(ConnTables { lists, scratch: at + scratch, memory })
-}
-
-/// The tables of connections that are made later, with room for all of them: a copy of what the device has.
+/// A rank's tables, with room for all connections, whenever these are made: a copy of what the device has.
 pub(super) struct Tables {
     bytes: Vec<u8>,
     /// Addresses are offsets into `bytes`.
     lists: [[ConnLists; 3]; ConnKind::COUNT],
+    scratch: u64,
     /// On the device.
     at: u64,
 }
 
 impl Tables {
+    /// Empty tables of `rank`.
+    pub fn new(layout: &DeviceLayout, rank: Rank) -> Tables {
+        let mut image = Image::default();
+        let rings = image.push(&ring_places(layout, rank));
+        let trees = image.push(&tree_places(layout, rank));
+        let chain = image.push(&chain_places(layout, rank));
+        let is_alone = layout.nranks < 2;
+        let lists = ConnKind::ALL.map(|kind| {
+            let nconns = if is_alone { 0 } else { layout.conns_each(kind, rank) };
+            let count = nconns * layout.channels(kind);
+            let mut of_protocol = || ConnLists {
+                send: image.push_zeros(count * size_of::<ConnEnd>()),
+                recv: image.push_zeros(count * size_of::<ConnEnd>()),
+                send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
+                recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
+                rings,
+                trees: if kind == ConnKind::Chain { chain } else { trees },
+                nconns: nconns as u32,
+            };
+            // Connections over a network serve all protocols: what is received on them is counted once.
+            if layout.is_wide() { [of_protocol(); 3] } else { [(); 3].map(|()| of_protocol()) }
+        });
+        let scratch = image.push_zeros(ALIGN);
+        let Image(bytes) = image;
+        Tables { bytes, lists, scratch, at: 0 }
+    }
+
     /// Writes empty tables of `rank` to its device.
     pub fn upload(
         layout: &DeviceLayout,
         rank: Rank,
         device: &dyn Gpu,
     ) -> Result<(Tables, ConnTables), CudaError> {
-        let mut image = Image::default();
-        let places = [
-            (ConnKind::Ring, image.push(&ring_places(layout, rank))),
-            (ConnKind::Tree, image.push(&tree_places(layout, rank))),
-        ];
-        let lists = ConnKind::ALL.map(|kind| {
-            let nconns = layout.conns_each(kind, rank);
-            let count = nconns * layout.channels(kind);
-            let at = |wanted| places.iter().find(|(kind, _)| *kind == wanted).map_or(0, |(_, at)| *at);
-            [(); 3].map(|()| ConnLists {
-                send: image.push_zeros(count * size_of::<ConnEnd>()),
-                recv: image.push_zeros(count * size_of::<ConnEnd>()),
-                send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
-                recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
-                rings: at(ConnKind::Ring),
-                trees: at(ConnKind::Tree),
-                nconns: nconns as u32,
-            })
-        });
-        let scratch = image.push_zeros(ALIGN);
-        let Image(bytes) = image;
-        let memory = device.upload(&bytes)?;
+        let mut tables = Tables::new(layout, rank);
+        let memory = device.upload(&tables.bytes)?;
         let at = memory.address();
-        let on_device = lists.map(|lists| lists.map(|lists| lists.at(at)));
-        let tables = Tables { bytes, lists, at };
-        Ok((tables, ConnTables { lists: on_device, scratch: at + scratch, memory }))
+        tables.at = at;
+        let lists = tables.lists.map(|lists| lists.map(|lists| lists.at(at)));
+        let scratch = at + tables.scratch;
+        Ok((tables, ConnTables { lists, scratch, memory }))
     }
 
-    /// Adds the ends of a part's connections, of which kernels under way use none. Entries beside them are written as they are.
+    /// Adds the ends of connections of a layout, of which kernels under way use none. Entries beside them are written as they are.
     pub fn add(
         &mut self,
         layout: &DeviceLayout,
         rank: Rank,
         device: &dyn Gpu,
-        at: At<'_>,
+        conns: impl Iterator<Item = (ConnName, ConnSite)>,
     ) -> Result<(), CudaError> {
-        let Some(part) = layout.part else { return Ok(()) };
-        let ConnLists { send, recv, .. } = self.lists[part.kind as usize][part.protocol as usize];
-        let (mut first, mut last) = ([usize::MAX; 2], [0; 2]);
-        for name in layout.conns(rank) {
-            let (list, way) = if name.is_send { (send, 0) } else { (recv, 1) };
-            let start = list as usize + layout.index_of(rank, name) * size_of::<ConnEnd>();
-            let entry = end(at(name), layout.slots(name.kind), name.peer);
-            self.bytes[start..start + entry.len()].copy_from_slice(&entry);
-            first[way] = first[way].min(start);
-            last[way] = last[way].max(start + entry.len());
+        // By list, from the first entry to the last.
+        let mut written: BTreeMap<(ConnKind, bool), Range<usize>> = BTreeMap::new();
+        for (name, site) in conns {
+            let entry = self.put(layout, rank, name, site);
+            let range = written.entry((name.kind, name.is_send)).or_insert(entry.clone());
+            *range = range.start.min(entry.start)..range.end.max(entry.end);
         }
-        for (first, last) in first.into_iter().zip(last).filter(|(first, last)| first < last) {
-            device.write(self.at + first as u64, &self.bytes[first..last])?;
+        for Range { start, end } in written.into_values() {
+            device.write(self.at + start as u64, &self.bytes[start..end])?;
         }
         Ok(())
+    }
+
+    /// Adds an end here alone. Returns the place of its entry.
+    pub fn put(&mut self, layout: &DeviceLayout, rank: Rank, name: ConnName, site: ConnSite) -> Range<usize> {
+        let protocol = layout.part.and_then(|part| part.protocol).map_or(0, |protocol| protocol as usize);
+        let ConnLists { send, recv, .. } = self.lists[name.kind as usize][protocol];
+        let list = if name.is_send { send } else { recv };
+        let start = list as usize + layout.index_of(rank, name) * size_of::<ConnEnd>();
+        let entry = end(site, layout.slots(name.kind), name.peer);
+        let place = start..start + entry.len();
+        self.bytes[place.clone()].copy_from_slice(&entry);
+        place
     }
 
     /// The tables as the device has them.
@@ -304,6 +172,15 @@ fn tree_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
     places.flat_map(u32::to_le_bytes).collect()
 }
 
+/// A rank's place in each chain.
+fn chain_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
+    let places = (0..layout.chains.channels()).flat_map(|channel| {
+        let place = layout.chains.place(channel, rank).map(|place| place.of_kernel());
+        place.into_iter().flat_map(|KernelTree { children, has_parent }| [children, has_parent])
+    });
+    places.flat_map(u32::to_le_bytes).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,13 +196,34 @@ mod tests {
         1 << 40 | (domain as u64) << 36 | u64::from(rank.0) << 32
     }
 
-    fn all_ends(layout: &DeviceLayout, of: fn(&DeviceLayout, Rank, At<'_>) -> Ends) -> Vec<Ends> {
+    /// The tables of all ranks, with all connections in memory.
+    fn all_tables(layout: &DeviceLayout) -> Vec<Tables> {
         let of = |rank| {
-            of(layout, rank, &|name| {
-                ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
-            })
+            let mut tables = Tables::new(layout, rank);
+            for name in layout.conns(rank) {
+                let site = ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind));
+                tables.put(layout, rank, name, site);
+            }
+            tables
         };
         (0..layout.nranks).map(Rank).map(of).collect()
+    }
+
+    /// The bytes of a list's entry.
+    fn entry(tables: &Tables, kind: ConnKind, is_send: bool, index: usize) -> &[u8] {
+        let lists = &tables.lists[kind as usize][0];
+        let list = if is_send { lists.send } else { lists.recv };
+        &tables.bytes[list as usize + index * size_of::<ConnEnd>()..][..size_of::<ConnEnd>()]
+    }
+
+    /// The addresses of both sides.
+    fn sides(tables: &Tables, kind: ConnKind, is_send: bool, index: usize) -> (u64, u64) {
+        let entry = entry(tables, kind, is_send, index);
+        (word(entry, 0), word(entry, 8))
+    }
+
+    fn named(entry: &[u8]) -> u32 {
+        u32::from_le_bytes(entry[offset_of!(ConnEnd, peer)..][..4].try_into().unwrap())
     }
 
     /// The rank and the memory of an address.
@@ -342,71 +240,68 @@ mod tests {
         // Two sockets, of two ranks and of three.
         let domains = Domains::new([0, 1].into_iter().flat_map(|a| [2, 3, 4].map(|b| (Rank(a), Rank(b)))));
         let layout = DeviceLayout::new(5, rings, 2, slots, slots).with_domains(domains);
-        let size = size_of::<ConnEnd>();
-        let (rings, meshes) = (all_ends(&layout, Ends::of_rings), all_ends(&layout, Ends::of_mesh));
+        let all = all_tables(&layout);
         let is_on_host = |a: Rank, b: Rank| u64::from((a.0 < 2) != (b.0 < 2));
-        let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
         for rank in (0..5).map(Rank) {
+            let mine = &all[rank.index()];
             for channel in 0..3 {
                 let next = layout.along_ring(channel, rank, 1);
-                let sent = pair(&rings[rank.index()].send, channel);
-                assert_eq!(sent, pair(&rings[next.index()].recv, channel));
+                let sent = sides(mine, ConnKind::Ring, true, channel);
+                assert_eq!(sent, sides(&all[next.index()], ConnKind::Ring, false, channel));
                 let domain = is_on_host(rank, next);
                 assert_eq!(
                     (owner(sent.0), owner(sent.1)),
                     ((rank.0.into(), domain), (next.0.into(), domain))
                 );
-                let peer = &rings[rank.index()].send[channel * size + offset_of!(ConnEnd, peer)..][..4];
-                assert_eq!(peer, next.0.to_le_bytes());
+                assert_eq!(named(entry(mine, ConnKind::Ring, true, channel)), next.0);
             }
-            for (channel, peer) in
-                (0..2).flat_map(|c| (0..5).map(move |p| (c, Rank(p)))).filter(|x| x.1 != rank)
-            {
+            let pairs = [ConnKind::Mesh, ConnKind::Pair].into_iter();
+            let pairs =
+                pairs.flat_map(|kind| (0..2).flat_map(move |c| (0..5).map(move |p| (kind, c, Rank(p)))));
+            for (kind, channel, peer) in pairs.filter(|x| x.2 != rank) {
                 let index = |of: Rank, with: Rank| channel * 4 + with.index() - usize::from(with > of);
-                let sent = pair(&meshes[rank.index()].send, index(rank, peer));
-                assert_eq!(sent, pair(&meshes[peer.index()].recv, index(peer, rank)));
+                let sent = sides(mine, kind, true, index(rank, peer));
+                assert_eq!(sent, sides(&all[peer.index()], kind, false, index(peer, rank)));
                 assert_eq!(owner(sent.1), (peer.0.into(), is_on_host(rank, peer)));
             }
         }
-        let word = |at: usize| u32::from_le_bytes(rings[4].rings[at * 4..][..4].try_into().unwrap());
+        let places = all[4].lists[ConnKind::Ring as usize][0].rings as usize;
+        let word = |at: usize| u32::from_le_bytes(all[4].bytes[places + at * 4..][..4].try_into().unwrap());
         assert_eq!((6..12).map(word).collect::<Vec<_>>(), [2, 3, 1, 4, 0, 2]);
     }
 
     #[test]
     fn both_ends_of_a_tree_mean_the_same_memory() {
         let slots = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 256, simple_slot_bytes: 1024 };
-        let size = size_of::<ConnEnd>();
-        let pair = |list: &[u8], index: usize| (word(list, index * size), word(list, index * size + 8));
+        let kind = ConnKind::Tree;
         for nranks in 2..9 {
             let channels = Channels::in_rank_order(nranks);
             let trees = (0..3).map(|channel| channels.tree(channel).to_vec()).collect();
             let layout = DeviceLayout::new(nranks, channels.rings, 1, slots, slots).with_trees(trees, slots);
             let layout = layout.with_domains(Domains::new([(Rank(0), Rank(1))]));
-            let trees = all_ends(&layout, Ends::of_trees);
-            for (rank, ends) in (0..).map(Rank).zip(&trees) {
+            let all = all_tables(&layout);
+            for (rank, tables) in (0..).map(Rank).zip(&all) {
+                let nconns = |of: &Tables| of.lists[kind as usize][0].nconns as usize;
                 for channel in 0..3 {
                     let place = layout.trees.place(channel, rank);
+                    let places = tables.lists[kind as usize][0].trees as usize;
                     assert_eq!(
-                        word(&ends.trees, channel * 8),
+                        word(&tables.bytes[places..], channel * 8),
                         u64::from(place.children) | u64::from(place.has_parent) << 32
                     );
                     for (at, peer) in layout.trees.neighbours(channel, rank).enumerate() {
-                        let index = channel * ends.nconns + at;
-                        let sent = pair(&ends.send, index);
-                        let theirs = &trees[peer.index()];
+                        let index = channel * nconns(tables) + at;
+                        let (sent, theirs) = (sides(tables, kind, true, index), &all[peer.index()]);
                         let back = layout.trees.neighbours(channel, peer).position(|p| p == rank).unwrap();
-                        assert_eq!(sent, pair(&theirs.recv, channel * theirs.nconns + back));
+                        assert_eq!(sent, sides(theirs, kind, false, channel * nconns(theirs) + back));
                         let domain = u64::from(rank.max(peer) == Rank(1));
                         assert_eq!(
                             (owner(sent.0), owner(sent.1)),
                             ((rank.0.into(), domain), (peer.0.into(), domain))
                         );
-                        let named = &ends.recv[index * size + offset_of!(ConnEnd, peer)..][..4];
-                        assert_eq!(named, peer.0.to_le_bytes());
+                        assert_eq!(named(entry(tables, kind, false, index)), peer.0);
                     }
                 }
-                assert_eq!(ends.send.len(), 3 * ends.nconns * size);
-                assert_eq!(ends.recv.len(), ends.send.len());
             }
         }
     }

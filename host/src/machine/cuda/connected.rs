@@ -1,11 +1,12 @@
 //! What of a communicator's connections launches need, and which are known to be there.
 
 use super::machine::Cuda;
-use crate::launch::{RawCall, RunError, messages_of};
+use crate::launch::{Fault, LinkError, RawCall, RunError, messages_of};
 use crate::machine::{ConnKind, Need};
-use crate::plan::{CallPlan, message_connections, message_kernels};
+use crate::plan::{CallPlan, message_connections};
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::algo::registry::spec_of;
+use std::io;
 
 /// The connections known to be there, by the first channels of each kind and protocol.
 #[derive(Debug)]
@@ -45,9 +46,6 @@ impl Connected {
 impl Cuda {
     /// Makes the connections that these calls need.
     pub(super) fn connect_calls(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
-        if self.parts.connector.is_none() {
-            return Ok(());
-        }
         for (raw, plan) in calls.iter().zip(plans) {
             match plan {
                 CallPlan::Local | CallPlan::CopyEngines(_) => {}
@@ -76,38 +74,32 @@ impl Cuda {
 
     /// Makes all connections that any call may need.
     pub(crate) fn connect_all(&mut self) -> Result<(), RunError> {
-        let facts = self.parts.facts;
-        for (connections, protocol) in facts.connection_set() {
-            let (_, channels) = facts.connections(connections);
-            let need = Need { kind: ConnKind::of(connections), protocol, channels, peer: None };
-            self.connected.want(need);
-        }
-        let (kind, channels, rank) = (ConnKind::Pair, facts.mesh_channels, self.parts.rank);
-        for peer in (0..facts.nranks).map(Rank).filter(|peer| *peer != rank) {
-            for (kernel, _) in message_kernels(&facts) {
-                self.connected.want(Need { kind, protocol: kernel.protocol(), channels, peer: Some(peer) });
-            }
-        }
+        let needs = Need::all(&self.parts.facts, self.parts.rank);
+        needs.into_iter().for_each(|need| self.connected.want(need));
         self.make_needed()
     }
 
     fn want_messages(&mut self, raw: &RawCall) {
         let (facts, rank, connected) = (&self.parts.facts, self.parts.rank, &mut self.connected);
+        let net = self.parts.net.as_ref();
         messages_of(raw, rank, facts.nranks, |message| {
             if message.peer != rank {
-                // What a network leads to has been made at init.
-                let (protocol, channels) = message_connections(message.len_bytes as u64, false, facts);
+                let is_far = net.is_some_and(|net| net.is_far(message.peer));
+                let (protocol, channels) = message_connections(message.len_bytes as u64, is_far, facts);
                 connected.want(Need { kind: ConnKind::Pair, protocol, channels, peer: Some(message.peer) });
             }
         });
     }
 
     fn make_needed(&mut self) -> Result<(), RunError> {
-        let Some(connector) = self.parts.connector.as_ref().filter(|_| !self.connected.needs.is_empty())
-        else {
+        if self.connected.needs.is_empty() {
             return Ok(());
-        };
-        let made = connector.connect(&self.connected.needs);
+        }
+        let made = self.parts.connector.connect(&self.connected.needs);
+        let made = made.and_then(|made| match &mut self.parts.net {
+            Some(net) => net.add(made).map_err(|error| no_thread(self.parts.rank, &error)),
+            None => Ok(()),
+        });
         let mut needs = std::mem::take(&mut self.connected.needs);
         let made = made.map_err(|fault| RunError::Stopped(self.fail(fault)));
         if made.is_ok() {
@@ -117,4 +109,10 @@ impl Cuda {
         self.connected.needs = needs;
         made
     }
+}
+
+/// The text is kept for the rest of the process: a communicator fails only once.
+fn no_thread(rank: Rank, error: &io::Error) -> Fault {
+    let why = format!("no thread for the proxy: {}", crate::os::describe(error));
+    Fault::Link { error: LinkError::Connect { rank, reason: Box::leak(why.into_boxed_str()) } }
 }

@@ -19,7 +19,7 @@ use crate::launch::{
 use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, SymmetricPlan, message_kernels};
-use crate::transport::p2p::{Arena, SignalTable};
+use crate::transport::p2p::SignalTable;
 use crate::tuner::Tuner;
 use oxccl_shared::abi::{CollArgs, KERNEL_DIRECT, KernelColl, KernelLaunch, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
@@ -52,10 +52,8 @@ pub struct CudaParts {
     pub has_all_kernels: bool,
     /// Addresses of the connections.
     pub tables: ConnTables,
-    /// Memory of the connections, where all were made at init: some ranks are reached over a network.
-    pub arena: Option<Arena>,
-    /// What makes connections as they are needed, where all ranks share memory.
-    pub connector: Option<Arc<dyn Connector>>,
+    /// What makes connections as they are needed.
+    pub connector: Arc<dyn Connector>,
     /// Aborts kernels.
     pub monitor: Arc<Monitor>,
     /// The communicator's health.
@@ -302,10 +300,7 @@ impl Machine for Cuda {
             std::thread::sleep(BACK_OFF);
         }
         drop(self.parts.net.take());
-        match self.parts.connector {
-            Some(connector) => connector.close(bootstrap),
-            None => Arena::close_all(self.parts.arena.into_iter().collect(), bootstrap),
-        }
+        self.parts.connector.close(bootstrap);
         None
     }
 }

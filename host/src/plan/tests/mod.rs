@@ -2,7 +2,7 @@
 //! `OXCCL_BLESS=1` writes the expected plans anew.
 
 mod ordered;
-mod over_hosts;
+pub(crate) mod over_hosts;
 mod scenes;
 
 use super::Call;

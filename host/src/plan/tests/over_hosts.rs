@@ -12,11 +12,22 @@ use proptest::prelude::*;
 use std::fmt::Write;
 
 /// 400 Gbit/s, and sockets.
-const FAST: NetSpeed = NetSpeed { gbytes: 50.0, latency_us: 5.0 };
-const SLOW: NetSpeed = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
+pub(crate) const FAST: NetSpeed = NetSpeed { gbytes: 50.0, latency_us: 5.0 };
+pub(crate) const SLOW: NetSpeed = NetSpeed { gbytes: 1.25, latency_us: 20.0 };
 
 /// Hosts of H200 whose ring `i` leaves by GPU `i`, and whose GPUs share so many devices.
 fn gpus(hosts: u32, each: u32, nics: u32, speed: NetSpeed, forced: Forced) -> Facts {
+    gpus_along(hosts, each, nics, speed, forced).0
+}
+
+/// The same with the channels through them, and the host of each rank.
+pub(crate) fn gpus_along(
+    hosts: u32,
+    each: u32,
+    nics: u32,
+    speed: NetSpeed,
+    forced: Forced,
+) -> (Facts, Channels, Vec<u64>) {
     let lane = |first: u32| (0..each).map(|step| Rank((first + 1 + step) % each)).collect::<Vec<_>>();
     let lanes: Vec<Vec<Rank>> = (0..each).map(lane).collect();
     let uniform = HostLanes::uniform(lanes[0].clone());
@@ -35,10 +46,11 @@ fn gpus(hosts: u32, each: u32, nics: u32, speed: NetSpeed, forced: Forced) -> Fa
     let nranks = u64::from(hosts * each);
     let group_of: Vec<u64> = (0..nranks).map(|rank| rank / u64::from(each)).collect();
     let nic_of = (0..nranks).map(|rank| rank % u64::from(each) % u64::from(nics)).collect();
-    Facts::of_gpus(hosts * each, (90, 132), forced, ChannelLimits::default(), None)
+    let facts = Facts::of_gpus(hosts * each, (90, 132), forced, ChannelLimits::default(), None)
         .on_hosts(group_of.iter().copied())
         .on(Machine::of_agreed(90, &agreed), &channels.rings)
-        .over_nics(&Nics::new(&group_of, nic_of, speed, 1), &channels)
+        .over_nics(&Nics::new(&group_of, nic_of, speed, 1), &channels);
+    (facts, channels, group_of)
 }
 
 /// Hosts of ranks on processors, which share memory, or none if a host has one.

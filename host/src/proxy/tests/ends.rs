@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 512, ll128_slot_bytes: 1024, simple_slot_bytes: 768 };
 
 /// Leaked: tests are short.
-fn memory() -> NonNull<u8> {
+pub(super) fn memory() -> NonNull<u8> {
     let segment: &'static Segment = Box::leak(Box::new(Segment::private(LAYOUT.total_bytes()).unwrap()));
     NonNull::new(segment.base()).unwrap()
 }
@@ -34,7 +34,7 @@ fn place(is_send: bool) -> EndId {
     EndId { peer: Rank(1 - u32::from(!is_send)), channel: ChannelId(3), is_send }
 }
 
-fn host_block(base: NonNull<u8>) -> ProxyBlock {
+pub(super) fn host_block(base: NonNull<u8>) -> ProxyBlock {
     // SAFETY: leaked, zeroed, page aligned and long enough.
     unsafe { ProxyBlock::in_host(base, LAYOUT) }
 }

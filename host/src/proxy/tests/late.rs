@@ -1,6 +1,6 @@
 //! What counts as late, and what does not. The clock is the test's.
 
-use super::ends::{counted, ends};
+use super::ends::{counted, ends, host_block, memory};
 use super::network::Manners;
 use crate::proxy::*;
 use oxccl_shared::abi::{ConnControl, Func, Rank, SlotHeader};
@@ -105,4 +105,67 @@ fn a_peer_that_takes_not_even_the_prologue_is_late() {
     let error = failure.error.as_ref().unwrap();
     assert!(matches!(error.why, EndFault::Timeout { .. }), "{error}");
     assert_eq!(error.outstanding.map(|was| was.counters.received), Some(1), "{error}");
+}
+
+/// A connection that is made while the proxy runs: the order behind it finds it.
+#[test]
+fn an_end_that_comes_late_is_there_for_the_next_order() {
+    let (mut send, recv, [from, to]) = ends(Manners::GOOD);
+    let slot_bytes = recv.layout().simple_slot_bytes as usize;
+    let channels = (0..=CHANNEL).map(|_| ProxyChannel::default()).collect();
+    let parts = ProxyParts { rank: Rank(1), nranks: 2, channels, ends: Vec::new(), timeout: Some(TIMEOUT) };
+    let (mut orders, mut progress) = proxy(parts);
+    // Nothing of this one is this proxy's.
+    orders.queue(order(Func::Recv, Rank(0), slot_bytes)).unwrap();
+    progress.do_work();
+    assert!(orders.is_all_done());
+    assert!(orders.add(ProxyEnd::Recv(recv)));
+    send.begin(SubOp { tag: TAG, protocol: counted(), steps: MANY });
+    orders.queue(order(Func::Recv, Rank(0), slot_bytes)).unwrap();
+    let ((mut producer, _), (_, mut consumer)) = (split(from), split(to));
+    let mut taken = 0;
+    for _ in 0..10_000 {
+        if producer.poll_credit() {
+            producer.publish(HEADER);
+        }
+        if consumer.poll().is_some() {
+            consumer.release();
+            taken += 1;
+        }
+        progress.do_work();
+        let _ = send.progress();
+    }
+    assert_eq!(taken, MANY);
+    assert!(orders.is_all_done() && !orders.has_failed());
+}
+
+/// An end whose communicator never comes.
+fn opening(patience: Patience) -> (ProxyOrders, Progress) {
+    let (send, _, _) = ends(Manners::GOOD);
+    let (place, layout) = (send.place(), *send.layout());
+    let slot_bytes = layout.simple_slot_bytes as usize;
+    let end = OpeningEnd::new(place, layout, Box::new(|| Ok(None))).with_patience(patience);
+    let (mut orders, progress) = alone(Rank(0), ProxyEnd::Opening(Box::new(end)));
+    orders.give(order(Func::Send, Rank(1), slot_bytes)).unwrap();
+    (orders, progress)
+}
+
+/// Kernels of GPUs may run long after their operations began: a connection that does not open is late once one has filled a slot.
+#[test]
+fn an_end_that_does_not_open_is_late_when_a_kernel_waits_for_it() {
+    let block = host_block(memory());
+    let (orders, mut progress) = opening(Patience::UntilFilled(block));
+    watch(&mut progress, 1..100);
+    assert!(!orders.has_failed(), "the kernel has filled nothing");
+    split(block.words().consumer_side).0.publish(HEADER);
+    watch(&mut progress, 100..112);
+    let failure = orders.failure().expect("it has not opened for longer than the timeout");
+    assert!(matches!(failure.error.as_ref().unwrap().why, EndFault::Timeout { .. }), "{failure:?}");
+    // A kernel that receives counts the time itself.
+    let (orders, mut progress) = opening(Patience::OfKernel);
+    watch(&mut progress, 1..100);
+    assert!(!orders.has_failed());
+    let (orders, mut progress) = opening(Patience::None);
+    watch(&mut progress, 1..12);
+    assert!(orders.has_failed());
 }

@@ -14,7 +14,9 @@ use crate::transport::kind::{Allowed, TransportKind};
 use crate::transport::layout::stream_layout;
 use crate::transport::peer::PeerInfo;
 pub(crate) use dialing::{Dialed, Dialing};
+pub(crate) use opening::{DeviceOf, Handles};
 use oxccl_shared::abi::{ConnLayout, Rank};
+use std::sync::Arc;
 
 /// A network.
 pub struct Net;
@@ -56,6 +58,6 @@ impl Transport for Net {
         let refused = |source| TransportError::of_net(None, source);
         let net = find(by.net).map_err(refused)?;
         let device = nearest(net.devices(), |device| net.properties(device), &by.place).map_err(refused)?;
-        Ok(Some(Box::new(opening::Handles { reach: by.reach, net, device })))
+        Ok(Some(Box::new(Handles { reach: by.reach, net, device: Arc::new(move |_, _| device) })))
     }
 }

@@ -11,12 +11,15 @@ use std::sync::Arc;
 /// Tag of bootstrap messages with one handle each; a connection's own follows in the low bits.
 const HANDLE: u64 = u64::from_le_bytes(*b"\0\0\0\0OxHn");
 
+/// This rank's device of a network for a connection, given whether it is outbound.
+pub(crate) type DeviceOf = Arc<dyn Fn(&Asking, bool) -> u32 + Send + Sync>;
+
 /// A network's listeners and connectors.
-pub(super) struct Handles {
+pub(crate) struct Handles {
     pub reach: Reach,
     pub net: Arc<dyn Net>,
     /// This rank's device of it.
-    pub device: u32,
+    pub device: DeviceOf,
 }
 
 fn message_tag(conn: &Asking) -> u64 {
@@ -25,10 +28,10 @@ fn message_tag(conn: &Asking) -> u64 {
 
 impl Opener for Handles {
     fn open(&self, to: &[Asking], from: &[Asking]) -> Result<Openings, TransportError> {
-        let (reach, net, device) = (self.reach.clone(), self.net.clone(), self.device);
+        let (reach, net, device) = (self.reach.clone(), self.net.clone(), self.device.clone());
         let listeners = Background::start(from.to_vec(), move |conn: &Asking| {
             let refused = |source| TransportError::of_net(Some(conn.peer), source);
-            let (NetHandle(handle), listener) = net.listen(device).map_err(refused)?;
+            let (NetHandle(handle), listener) = net.listen(device(conn, false)).map_err(refused)?;
             reach.send(conn.peer, message_tag(conn), &handle)?;
             Ok(listener)
         })?;
@@ -53,7 +56,7 @@ fn accepting(conn: Asking, mut listens: Opening<Box<dyn Listener>>) -> Opening<B
 impl Handles {
     /// The sending end: connects once it has the handle.
     fn connecting(&self, conn: Asking) -> Opening<Box<dyn SendComm>> {
-        let (reach, net, preferred) = (self.reach.clone(), self.net.clone(), self.device);
+        let (reach, net, preferred) = (self.reach.clone(), self.net.clone(), (self.device)(&conn, true));
         let mut connector: Option<Box<dyn Connector>> = None;
         let refused = move |source: NetError| TransportError::of_net(Some(conn.peer), source);
         Box::new(move || {

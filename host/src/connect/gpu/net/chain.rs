@@ -1,9 +1,11 @@
 //! The connections between a head's kernels and the network that reduces: one in each direction, in pinned host memory.
 
-use super::memory::{HostMemory, Source};
+use super::memory::{HostMemory, PlacedConn, Source};
 use crate::connect::ConnectError;
 use crate::connect::collnet::{JoinedHead, refused};
+use crate::connect::gpu::layout::ConnName;
 use crate::connect::gpu::tables::ConnSite;
+use crate::machine::ConnKind;
 use crate::proxy::{CollEnd, CollLane, EndId, Keep};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
 use std::sync::Arc;
@@ -33,9 +35,14 @@ impl ChainMemory {
         self.memory.keep()
     }
 
-    /// Where a direction's connection lies for kernels.
-    pub fn site(&self, is_send: bool) -> ConnSite {
-        ConnSite::new([self.memory.address(self.offset(is_send)); 2], self.slots)
+    /// Where kernels of a channel find both, which go by the name of the next head.
+    pub fn conns(&self, channel: usize, next_head: Rank) -> [PlacedConn; 2] {
+        [true, false].map(|is_send| {
+            let site = ConnSite::new([self.memory.address(self.offset(is_send)); 2], self.slots);
+            let name = ConnName { kind: ConnKind::Chain, channel, peer: next_head, is_send };
+            // No rank's at the other end.
+            PlacedConn { name, site, len_bytes: 0 }
+        })
     }
 
     fn offset(&self, is_send: bool) -> usize {

@@ -15,13 +15,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::sync::Arc;
 
-/// The connections of a rank whose Simple slots are in GPU memory.
-#[derive(Default)]
+/// GPU memory for the Simple slots of some connections.
 pub(super) struct CountedSlots {
-    /// By place, if there are any.
-    slots: Vec<Option<DeviceSlots>>,
-    /// Their memory.
-    pub memory: Option<Keep>,
+    known: Notice,
+    needs_flush: bool,
+    /// By place, of those that have slots there.
+    offsets: Vec<Option<usize>>,
 }
 
 /// GPU memory, as registered with a NIC.
@@ -31,14 +30,13 @@ struct Notice {
 }
 
 impl CountedSlots {
-    /// Allocates GPU memory for them and registers it with the ends, as `gdr` decides. Failures are logged; those
-    /// slots stay in host memory.
-    pub fn place(
+    /// Allocates it for connections that have not been made yet, as `gdr` decides. None if there is none, or none is wanted: a failure is
+    /// logged, and the slots are in host memory.
+    pub fn allocate(
         source: &dyn Source,
         gdr: Gdr,
         (rank, places): (Rank, &NetPlaces),
-        dialed: &mut Dialed,
-    ) -> CountedSlots {
+    ) -> Option<CountedSlots> {
         let mut len_bytes = 0;
         let mut piece = |place: &NetPlace| {
             let offset = len_bytes;
@@ -48,26 +46,50 @@ impl CountedSlots {
         };
         let offsets: Vec<Option<usize>> = places.places.iter().map(&mut piece).collect();
         if len_bytes == 0 {
-            return CountedSlots::default();
+            return None;
         }
-        let told = match Notice::new(source, gdr.known_by, len_bytes) {
-            Ok(told) => told,
+        match Notice::new(source, gdr.known_by, len_bytes) {
+            Ok(known) => Some(CountedSlots { known, needs_flush: gdr.needs_flush, offsets }),
             Err(error) => {
                 tracing::warn!(%rank, %error, "GPUDirect is not used: no memory for the NIC; slots lie on the host");
-                return CountedSlots::default();
+                None
             }
-        };
+        }
+    }
+
+    /// The address of a place's first slot, if it has slots here.
+    pub fn address(&self, at: usize) -> Option<u64> {
+        self.offsets[at].map(|offset| self.known.memory.address() + offset as u64)
+    }
+
+    /// Registers the slots of a place with the communicator of its end, if it has slots here.
+    pub fn register(
+        &self,
+        at: usize,
+        comm: &mut dyn Comm,
+        place: &NetPlace,
+    ) -> Result<Option<DeviceSlots>, NetError> {
+        let offset = self.offsets[at];
+        offset.map(|offset| self.known.register(comm, place, offset, self.needs_flush)).transpose()
+    }
+
+    /// Registers all slots with ends that are connected. A failure is logged, and those slots are in host memory. Returns the others by
+    /// place, and whether that is all.
+    pub fn register_all(
+        &self,
+        (rank, places): (Rank, &NetPlaces),
+        dialed: &mut Dialed,
+    ) -> (Vec<Option<DeviceSlots>>, bool) {
         let (mut to, mut from) = (dialed.to.iter_mut(), dialed.from.iter_mut());
         let mut slots = Vec::new();
         let mut failures = Vec::new();
-        for (place, offset) in places.places.iter().zip(offsets) {
+        for (at, place) in places.places.iter().enumerate() {
             let comm: Option<&mut dyn Comm> = match place.name.is_send {
                 true => to.next().map(|comm| &mut **comm as &mut dyn Comm),
                 false => from.next().map(|comm| &mut **comm as &mut dyn Comm),
             };
             let comm = comm.expect("every connection was dialed");
-            let known = offset.map(|offset| told.register(comm, place, offset, gdr.needs_flush)).transpose();
-            slots.push(known.unwrap_or_else(|error| {
+            slots.push(self.register(at, comm, place).unwrap_or_else(|error| {
                 failures.push((place.name, error));
                 None
             }));
@@ -79,13 +101,12 @@ impl CountedSlots {
                 "GPUDirect is not used by {failed} of {of} connections: the NIC does not take the GPU's memory"
             );
         }
-        let is_used = slots.iter().any(Option::is_some);
-        CountedSlots { slots, memory: is_used.then(|| Arc::new(told.memory) as Keep) }
+        (slots, failures.is_empty())
     }
 
-    /// The slots of a connection.
-    pub fn of(&self, place: usize) -> Option<DeviceSlots> {
-        self.slots.get(place).copied().flatten()
+    /// The owner of the memory.
+    pub fn keep(&self) -> Keep {
+        Arc::new(self.known.memory.clone())
     }
 }
 

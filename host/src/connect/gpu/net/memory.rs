@@ -5,7 +5,9 @@
 //! the same instructions of system scope as any peer's memory (docs/memory-model.md). Only kernels and the NIC access
 //! GPU memory.
 
-use super::places::NetPlace;
+use super::places::{NetPlace, NetPlaces};
+use crate::connect::gpu::layout::ConnName;
+use crate::connect::gpu::tables::ConnSite;
 use crate::gpu::{CudaError, Gpu, HostVisible, NicMemory};
 use crate::proxy::{Keep, ProxyBlock};
 use oxccl_shared::abi::ConnLayout;
@@ -13,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Allocates memory for a rank's connections: its GPU's driver.
-pub(super) trait Source {
+pub(in crate::connect::gpu) trait Source {
     /// Allocates host memory.
     fn host(&self, len_bytes: usize) -> Result<HostMemory, CudaError>;
     /// Memory of the GPU.
@@ -31,9 +33,18 @@ impl Source for &dyn Gpu {
     }
 }
 
+/// A connection as kernels and reports know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::connect::gpu) struct PlacedConn {
+    pub name: ConnName,
+    pub site: ConnSite,
+    /// Bytes of its half on this host, in any memory.
+    pub len_bytes: usize,
+}
+
 /// Zeroed memory that the proxy and kernels share.
 #[derive(Clone)]
-pub(super) struct HostMemory {
+pub(in crate::connect::gpu) struct HostMemory {
     host: NonNull<u8>,
     address: u64,
     len_bytes: usize,
@@ -60,6 +71,16 @@ impl HostMemory {
     /// Address of a block for kernels.
     pub fn address(&self, offset: usize) -> u64 {
         self.address + offset as u64
+    }
+
+    /// The connections that lie here.
+    pub fn conns(&self, places: &NetPlaces) -> Vec<PlacedConn> {
+        let placed = places.places.iter().map(|place| {
+            let behind = ConnSite::new([self.address(place.offset); 2], place.slots);
+            let site = ConnSite { counted: place.counted.unwrap_or(behind.counted), ..behind };
+            PlacedConn { name: place.name, site, len_bytes: place.slots.total_bytes() }
+        });
+        placed.collect()
     }
 
     /// A connection's block for the proxy. If its Simple slots are elsewhere, the caller adds them.

@@ -5,7 +5,8 @@
 //! Never: drives a connection, launches a kernel, lets one rank fail alone.
 //!
 //! From below: `processors`, where the proxy runs; `places`, which connections, pure; `gdr`, whether the NIC uses the GPU's memory, pure;
-//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU; `chain`, to a network that reduces.
+//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU; `chain`, to a network that reduces; `devices`,
+//! by which they go, pure; `far`, connections that an operation is the first to need.
 
 mod processors;
 mod places;
@@ -13,34 +14,38 @@ mod gdr;
 mod memory;
 mod counted;
 mod chain;
+mod devices;
+mod far;
 #[cfg(test)]
 mod tests;
 
 use super::layout::{ConnName, DeviceLayout};
+use super::part::Part;
 use super::routes::Routes;
 use super::survey::RingNics;
-use super::tables::ConnSite;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::collnet::Joining;
 use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
-use crate::machine::{ConnKind, NetChannels, NetParts};
+use crate::machine::{ConnKind, NetChannels, NetEnds, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::Nics;
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::{EndId, Idle, Keep, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{DeviceSlots, Idle, Keep, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
-use crate::transport::net::{Dialed, Dialing};
+use crate::transport::net::{Dialed, Dialing, Handles};
 use crate::transport::{PeerInfo, processors_each};
 use crate::wire::{Message, cut, digest};
 use chain::ChainMemory;
 use counted::CountedSlots;
+use devices::Devices;
+pub use far::FarLinks;
 use gdr::{Gdr, GdrCase, decide};
-use memory::{HostMemory, Source};
+use memory::HostMemory;
+pub(in crate::connect::gpu) use memory::{PlacedConn, Source};
 use oxccl_shared::abi::{ChannelId, Rank};
-use oxccl_shared::algo::spec::Connections;
 use places::NetPlaces;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,12 +66,16 @@ pub(super) struct Network {
     speed: NetSpeed,
     /// A number for each rank's device; ranks of one host with equal ones share it.
     nic_of: Vec<u64>,
+    /// Whether all ranks make connections when they are needed.
+    pub by_need: bool,
 }
 
 /// What to connect over it.
 pub(super) struct NetWanted<'a> {
     pub rank: Rank,
     pub layout: &'a DeviceLayout,
+    /// What is to be connected at init.
+    pub parts: &'a [Part],
     pub peers: &'a [PeerInfo],
     pub gpu: BusId,
     /// For connections to be made.
@@ -85,10 +94,12 @@ pub(super) struct NetWanted<'a> {
 pub struct NetConnected {
     /// For the engine.
     pub parts: NetParts,
-    places: NetPlaces,
-    memory: HostMemory,
-    /// A head's, to the network that reduces, by its channels.
-    chains: BTreeMap<usize, ChainMemory>,
+    /// Where kernels find those that there are by now.
+    pub(in crate::connect::gpu) conns: Vec<PlacedConn>,
+    /// What makes the others.
+    pub(in crate::connect::gpu) links: FarLinks,
+    /// Bytes of pinned memory of a head's connections to the network that reduces.
+    pub chain_bytes: usize,
 }
 
 impl Network {
@@ -97,8 +108,8 @@ impl Network {
     pub fn find(
         bootstrap: &Bootstrap,
         config: &NetConfig,
-        peers: &[PeerInfo],
-        gpu: BusId,
+        (peers, gpu): (&[PeerInfo], BusId),
+        by_need: bool,
     ) -> Result<Network, ConnectError> {
         let rank = bootstrap.rank();
         let refused = |source| ConnectError::Net { rank, peer: None, source: Box::new(source) };
@@ -107,13 +118,13 @@ impl Network {
         let found = find(config).and_then(|net| Network::on_nearest_device(net, gpu, local_rank));
         let found = found.map(|network| {
             let threads = processors::proxy_threads(&*network.net, processors_each(peers, here));
-            network.with_threads(config.proxy_threads.unwrap_or(threads))
+            Network { threads: config.proxy_threads.unwrap_or(threads), by_need, ..network }
         });
         let said =
             found.as_ref().map(|network| network.info().to_bytes()).map_err(|error| refused(error.clone()));
         let said = agree(bootstrap, said)?;
         let network = found.map_err(refused)?;
-        let (mut speed, mut threads_least) = (network.speed, network.threads);
+        let (mut speed, mut threads_least, mut by_need) = (network.speed, network.threads, by_need);
         let (mut first, mut nic_of) = (None, Vec::new());
         for (peer, block) in (0..).map(Rank).zip(&said) {
             let theirs = NetworkInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
@@ -127,18 +138,15 @@ impl Network {
             speed.gbytes = speed.gbytes.min(theirs.gbytes);
             speed.latency_us = speed.latency_us.max(theirs.latency_us);
             threads_least = threads_least.min(theirs.threads);
+            by_need &= theirs.by_need;
             nic_of.push(theirs.device);
         }
-        Ok(Network { speed, threads_least, nic_of, ..network })
+        Ok(Network { speed, threads_least, nic_of, by_need, ..network })
     }
 
     /// What all ranks know of the devices between these groups.
     pub fn nics(&self, routes: &Routes) -> Nics {
         Nics::new(routes.group_of(), self.nic_of.clone(), self.speed, self.threads_least)
-    }
-
-    fn with_threads(self, threads: u32) -> Network {
-        Network { threads, ..self }
     }
 
     fn on_nearest_device(net: Arc<dyn Net>, gpu: BusId, local_rank: u32) -> Result<Network, NetError> {
@@ -148,7 +156,8 @@ impl Network {
         let mbps = Some(properties.speed_mbps).filter(|speed| *speed > 0).unwrap_or(UNKNOWN_MBPS);
         let speed =
             NetSpeed { gbytes: f64::from(mbps) / 8000.0, latency_us: f64::from(properties.latency_us) };
-        Ok(Network { net, device, properties, threads: 1, threads_least: 1, speed, nic_of: Vec::new() })
+        let (threads, nic_of) = (1, Vec::new());
+        Ok(Network { net, device, properties, threads, threads_least: 1, speed, nic_of, by_need: true })
     }
 
     /// What the other ranks are told.
@@ -156,7 +165,7 @@ impl Network {
         let NetSpeed { gbytes, latency_us } = self.speed;
         let name = cut(self.net.name(), NAME_BYTES_MAX).to_owned();
         let device = digest(&(&self.properties.name, self.properties.port));
-        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device }
+        NetworkInfo { name, gbytes, latency_us, threads: self.threads, device, by_need: self.by_need }
     }
 
     /// Makes this rank's connections, in memory of its own; a head joins the others. Every rank calls it at the same time.
@@ -169,7 +178,7 @@ impl Network {
     ) -> Result<NetConnected, ConnectError> {
         let gdr = self.gdr(&self.properties, device, wanted);
         let ring_devices = self.ring_devices(wanted.ring_nics, |nic| self.gdr(nic, device, wanted) == gdr);
-        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, &ring_devices), joining);
+        let connected = self.connect_in(&device, gdr, bootstrap, (wanted, ring_devices), joining);
         vote_or_abort(bootstrap, connected)
     }
 
@@ -236,73 +245,116 @@ impl Network {
         source: &dyn Source,
         gdr: Option<Gdr>,
         bootstrap: &Bootstrap,
-        (wanted, ring_devices): (&NetWanted<'_>, &[[u32; 2]]),
+        (wanted, ring_devices): (&NetWanted<'_>, Vec<[u32; 2]>),
         joining: Vec<Joining>,
     ) -> Result<NetConnected, ConnectError> {
-        let NetWanted { rank, layout, peers, gpu, connect_timeout, step_timeout, .. } = *wanted;
-        let places = NetPlaces::new(layout, rank);
-        let (to, from) = (places.peers(true), places.peers(false));
-        let device_of = |name: &ConnName| match ring_devices.len() {
-            rings if rings > 0 && name.kind == ConnKind::Ring => {
-                ring_devices[name.channel % rings][usize::from(name.is_send)]
-            }
-            _ => self.device,
-        };
-        let devices = [false, true]
-            .map(|is_send| places.one_way(is_send).map(|place| device_of(&place.name)).collect::<Vec<u32>>());
-        let (net, device) = (&self.net, &|is_send: bool, at: usize| devices[usize::from(is_send)][at]);
-        let dialing = Dialing { bootstrap, net, device, to: &to, from: &from, timeout: connect_timeout };
-        let dialed = dialing.connect();
-        let mut dialed = dialed.map_err(|error| ConnectError::of_transport(rank, error))?;
-        let counted = gdr.map(|gdr| CountedSlots::place(source, gdr, (rank, &places), &mut dialed));
-        let counted = counted.unwrap_or_default();
-        let places = places.with_counted(|at| counted.of(at).map(|slots| slots.first.addr().get() as u64));
+        let NetWanted { rank, layout, connect_timeout, .. } = *wanted;
+        let channels = channels_of(layout);
+        let devices = Devices { own: self.device, rings: ring_devices, ring_channels: channels.rings };
+        let places = NetPlaces::of_parts(layout, rank, wanted.parts);
+        let mut dialed = self.dial(bootstrap, wanted, (&places, &channels, &devices))?;
+        let counted = gdr.and_then(|gdr| CountedSlots::allocate(source, gdr, (rank, &places)));
+        let registered = counted.as_ref().map(|counted| counted.register_all((rank, &places), &mut dialed));
+        let (slots, are_all) = registered.unwrap_or_default();
+        // Where the first are refused, later ones are not tried.
+        let gdr = gdr.filter(|_| are_all || slots.is_empty());
+        let slots_of = |at: usize| slots.get(at).copied().flatten();
+        let places = places.with_counted(|at| slots_of(at).map(|slots| slots.first.addr().get() as u64));
         // Every head joins its channels in their order, so that none waits for one that waits for it.
         let join = |joining: Joining| joining.join(bootstrap, connect_timeout);
         let joined = joining.into_iter().map(join).collect::<Result<Vec<_>, ConnectError>>()?;
-        let memory = source
-            .host(places.len_bytes)
-            .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
-        let channels = NetChannels {
-            rings: layout.rings.len() as u32,
-            trees: layout.trees.channels() as u32,
-            pairs: layout.far_channels,
-            chains: layout.chains.channels() as u32,
-        };
-        let slots = layout.slots(ConnKind::Chain);
+        // A rank within a host may have no connection to another one yet.
+        let memory = (places.len_bytes > 0).then(|| source.host(places.len_bytes)).transpose();
+        let memory = memory.map_err(|source| ConnectError::Device { rank, source: source.into() })?;
+        let chain_slots = layout.slots(ConnKind::Chain);
         let mut chains = BTreeMap::new();
         for joined in &joined {
-            chains.insert(joined.channel, ChainMemory::new(source, rank, slots)?);
+            chains.insert(joined.channel, ChainMemory::new(source, rank, chain_slots)?);
         }
         let of_chains: Vec<Keep> = chains.values().map(ChainMemory::keep).collect();
-        let keep: Keep = Arc::new((memory.keep(), counted.memory.clone(), of_chains));
-        let whole = Whole { rank, channels: &channels, memory: &memory, counted: &counted, keep: &keep };
-        let nranks = layout.nranks;
-        let mut ends = whole.ends(&places, dialed)?;
-        for joined in joined {
-            let channel = ChannelId(channels.of(Connections::Chain).start + joined.channel as u32);
-            ends.push(ProxyEnd::Coll(Box::new(chains[&joined.channel].end(rank, channel, joined)?)));
+        let keep: Keep = Arc::new((
+            memory.as_ref().map(HostMemory::keep),
+            counted.map(|counted| counted.keep()),
+            of_chains,
+        ));
+        let (mut ends, mut conns) = (Vec::new(), Vec::new());
+        if let Some(memory) = &memory {
+            let whole = Whole { rank, channels: &channels, memory, slots: &slots_of, keep: &keep };
+            (ends, conns) = (whole.ends(&places, dialed)?, memory.conns(&places));
         }
-        let proxy = ProxyParts {
+        for joined in joined {
+            let chain = &chains[&joined.channel];
+            conns.extend(chain.conns(joined.channel, joined.next_head));
+            let channel = ChannelId(channels.of(ConnKind::Chain).start + joined.channel as u32);
+            ends.push(ProxyEnd::Coll(Box::new(chain.end(rank, channel, joined)?)));
+        }
+        let links = FarLinks {
             rank,
-            nranks,
-            channels: proxy_channels(layout, rank),
-            ends,
-            timeout: Some(step_timeout),
+            handles: Handles {
+                reach: bootstrap.reach(),
+                net: self.net.clone(),
+                device: far::device_of(devices),
+            },
+            channels,
+            gdr,
         };
+        let parts = self.parts(wanted, channels, NetEnds { ends, memory: vec![keep] });
+        Ok(NetConnected {
+            parts,
+            conns,
+            links,
+            chain_bytes: chains.values().map(ChainMemory::len_bytes).sum(),
+        })
+    }
+
+    /// Connects these places.
+    fn dial(
+        &self,
+        bootstrap: &Bootstrap,
+        wanted: &NetWanted<'_>,
+        (places, channels, devices): (&NetPlaces, &NetChannels, &Devices),
+    ) -> Result<Dialed, ConnectError> {
+        let (to, from) = (places.peers(true), places.peers(false));
+        let by_place = [false, true].map(|is_send| {
+            let names = places.one_way(is_send).map(|place| place.name);
+            let ends = names.map(|name| channels.end(name.kind, name.channel, name.peer, is_send));
+            ends.map(|end| devices.of(end.channel.0, is_send)).collect::<Vec<u32>>()
+        });
+        let device = &|is_send: bool, at: usize| by_place[usize::from(is_send)][at];
+        let (net, timeout) = (&self.net, wanted.connect_timeout);
+        let dialed = Dialing { bootstrap, net, device, to: &to, from: &from, timeout }.connect();
+        dialed.map_err(|error| ConnectError::of_transport(wanted.rank, error))
+    }
+
+    /// For the engine.
+    fn parts(&self, wanted: &NetWanted<'_>, channels: NetChannels, made: NetEnds) -> NetParts {
+        let NetWanted { rank, layout, peers, gpu, step_timeout, .. } = *wanted;
         let here = &peers[rank.index()];
         let nic = self.properties.pci_path.as_ref().map(PathBuf::from);
-        let parts = NetParts {
-            proxy,
+        NetParts {
+            rank,
+            nranks: layout.nranks,
+            made,
             channels,
-            reaches: (0..nranks).map(Rank).map(|peer| layout.routes.is_net(rank, peer)).collect(),
+            places: proxy_channels(layout, rank),
+            step_timeout,
+            reaches: (0..layout.nranks).map(Rank).map(|peer| layout.routes.is_net(rank, peer)).collect(),
             device: format!("{} {}", self.net.name(), self.properties.name),
             cpus: processors::near(&Sysfs::live(), nic.as_deref(), gpu, &here.processors),
             idle: if processors_each(peers, here.host) == 0 { Idle::FRUGAL } else { Idle::BALANCED },
             threads: self.threads,
-            memory: keep,
-        };
-        Ok(NetConnected { parts, places, memory, chains })
+        }
+    }
+}
+
+/// The channels of a communicator's proxies.
+fn channels_of(layout: &DeviceLayout) -> NetChannels {
+    NetChannels {
+        rings: layout.rings.len() as u32,
+        trees: layout.trees.channels() as u32,
+        mesh: layout.far_channels,
+        pairs: layout.far_channels,
+        chains: layout.chains.channels() as u32,
     }
 }
 
@@ -311,7 +363,8 @@ struct Whole<'a> {
     rank: Rank,
     channels: &'a NetChannels,
     memory: &'a HostMemory,
-    counted: &'a CountedSlots,
+    /// Slots on the GPU, by place.
+    slots: &'a dyn Fn(usize) -> Option<DeviceSlots>,
     keep: &'a Keep,
 }
 
@@ -329,12 +382,13 @@ impl Whole<'_> {
             };
             // SAFETY: (1) every place is walked once; the end keeps the memory; (2) the block is told.
             let mut block = unsafe { self.memory.block(place) };
-            if let Some(slots) = self.counted.of(at) {
+            if let Some(slots) = (self.slots)(at) {
                 // SAFETY: (1) the end keeps the memory; (2) the communicators are in the order in which they were told of it.
                 block = unsafe { block.with_counted_slots(slots) };
             }
-            let name = place_of(self.channels, place.name);
-            ends.push(if place.name.is_send {
+            let ConnName { kind, channel, peer, is_send } = place.name;
+            let name = self.channels.end(kind, channel, peer, is_send);
+            ends.push(if is_send {
                 let comm = to.next().expect("every connection was dialed");
                 // SAFETY: (1) the block's kernels are its only producers; the end keeps the memory.
                 let end = unsafe { SendEnd::new(comm, block, name) }.map_err(refused)?;
@@ -368,13 +422,15 @@ struct NetworkInfo {
     threads: u32,
     /// A digest of its device's name.
     device: u64,
+    /// Whether it makes connections when they are needed.
+    by_need: bool,
 }
 
 /// Networks' names are words.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Message for NetworkInfo {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = 48 + NAME_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
@@ -383,25 +439,13 @@ impl Message for NetworkInfo {
     }
 }
 
-/// A connection as the proxy knows it.
-fn place_of(channels: &NetChannels, name: ConnName) -> EndId {
-    let first = channels.of(match name.kind {
-        ConnKind::Ring => Connections::Ring,
-        ConnKind::Tree => Connections::Tree,
-        ConnKind::Mesh | ConnKind::Pair => Connections::Mesh,
-        ConnKind::Chain => Connections::Chain,
-    });
-    let channel = ChannelId(first.start + name.channel as u32);
-    EndId { peer: name.peer, channel, is_send: name.is_send }
-}
-
 /// This rank's places in rings and trees, in the order of [`NetChannels`]; between pairs there are none.
 fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let ring = |ring: &Vec<Rank>| ProxyChannel { ring: ring.as_slice().into(), ..ProxyChannel::default() };
     let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
-    let pairs = (0..layout.far_channels).map(|_| ProxyChannel::default());
+    let pairs = (0..2 * layout.far_channels).map(|_| ProxyChannel::default());
     // Neighbours in a chain meet in memory. What is above a head goes by the name of the next head.
     let chain = |channel| {
         let above = layout.chains.place(channel, rank).filter(|place| place.is_head).map(|place| place.above);
@@ -409,32 +453,4 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     };
     let chains = (0..layout.chains.channels()).map(chain);
     rings.chain(trees).chain(pairs).chain(chains).collect()
-}
-
-impl NetConnected {
-    /// Where a connection lies for kernels, if it leads over the network.
-    pub(super) fn site(&self, name: ConnName) -> Option<ConnSite> {
-        if name.kind == ConnKind::Chain {
-            let chain = self.chains.get(&name.channel).filter(|_| !self.is_near(name.peer));
-            return chain.map(|chain| chain.site(name.is_send));
-        }
-        let place = self.places.of(name)?;
-        let block = self.memory.address(place.offset);
-        let behind = ConnSite::new([block; 2], place.slots);
-        Some(ConnSite { counted: place.counted.unwrap_or(behind.counted), ..behind })
-    }
-
-    fn is_near(&self, peer: Rank) -> bool {
-        !self.parts.reaches[peer.index()]
-    }
-
-    /// Bytes of pinned memory of a head's connections to the network that reduces.
-    pub fn chain_bytes(&self) -> usize {
-        self.chains.values().map(ChainMemory::len_bytes).sum()
-    }
-
-    /// Bytes of memory, pinned or the GPU's, that the connections to a rank, or from it, take.
-    pub fn bytes_with(&self, peer: Rank, is_send: bool) -> usize {
-        self.places.bytes_with(peer, is_send)
-    }
 }

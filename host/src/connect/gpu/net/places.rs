@@ -1,6 +1,7 @@
 //! A rank's connections over a network, and the places of their blocks: contiguous, in one allocation.
 
 use crate::connect::gpu::layout::{ConnName, DeviceLayout};
+use crate::connect::gpu::part::Part;
 use oxccl_shared::abi::{ConnLayout, Rank};
 
 /// One connection's half on this host: control words and slots.
@@ -41,8 +42,18 @@ pub struct NetPlaces {
 impl NetPlaces {
     /// The connections of `rank`.
     pub fn new(layout: &DeviceLayout, rank: Rank) -> NetPlaces {
+        NetPlaces::of(layout, rank, layout.conns(rank))
+    }
+
+    /// The connections of `rank` in these parts.
+    pub fn of_parts(layout: &DeviceLayout, rank: Rank, parts: &[Part]) -> NetPlaces {
+        let names = parts.iter().flat_map(|part| layout.of_part(*part).conns(rank).collect::<Vec<_>>());
+        NetPlaces::of(layout, rank, names)
+    }
+
+    fn of(layout: &DeviceLayout, rank: Rank, names: impl Iterator<Item = ConnName>) -> NetPlaces {
         let is_far = |name: &ConnName| layout.routes.is_net(rank, name.peer);
-        let mut names: Vec<ConnName> = layout.conns(rank).filter(is_far).collect();
+        let mut names: Vec<ConnName> = names.filter(is_far).collect();
         names.sort_unstable();
         let place =
             |name: ConnName| NetPlace { name, offset: 0, slots: layout.slots(name.kind), counted: None };
@@ -62,19 +73,6 @@ impl NetPlaces {
             self.len_bytes += place.host_bytes();
         }
         self
-    }
-
-    /// A connection's place, if it leads over the network.
-    pub fn of(&self, name: ConnName) -> Option<&NetPlace> {
-        let at = self.places.binary_search_by_key(&name, |place| place.name).ok()?;
-        Some(&self.places[at])
-    }
-
-    /// Bytes of the connections to a rank, or from it, in any memory.
-    pub fn bytes_with(&self, peer: Rank, is_send: bool) -> usize {
-        let of_peer =
-            self.places.iter().filter(|place| place.name.peer == peer && place.name.is_send == is_send);
-        of_peer.map(|place| place.slots.total_bytes()).sum()
     }
 
     /// The peers of the sending, or receiving, connections, in order.
@@ -126,11 +124,11 @@ mod tests {
                     prop_assert_eq!(place.offset, end, "one after the other");
                     prop_assert!(place.offset.is_multiple_of(128));
                     end += layout.slots(place.name.kind).total_bytes();
-                    prop_assert_eq!(places.of(place.name), Some(place));
                 }
                 prop_assert_eq!(end, places.len_bytes);
                 for name in layout.conns(rank) {
-                    prop_assert_eq!(places.of(name).is_some(), routes.is_net(rank, name.peer));
+                    let has_place = places.places.iter().any(|place| place.name == name);
+                    prop_assert_eq!(has_place, routes.is_net(rank, name.peer));
                 }
                 for (peer, theirs) in (0..nranks).map(Rank).zip(&of).filter(|(peer, _)| *peer != rank) {
                     let between = |places: &NetPlaces, other: Rank, is_send: bool| {
@@ -138,7 +136,6 @@ mod tests {
                         of_pair.map(|place| (place.name.kind, place.name.channel)).collect::<Vec<_>>()
                     };
                     prop_assert_eq!(between(places, peer, true), between(theirs, rank, false));
-                    prop_assert_eq!(places.bytes_with(peer, true), theirs.bytes_with(rank, false));
                 }
             }
         }

@@ -1,15 +1,16 @@
 //! The parts of a rank, and how each is made.
 
+use super::far::FarParts;
 use super::note::{PartNote, Said};
 use super::state::{Known, Phase, State};
 use super::vote::Members;
 use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
 use crate::connect::gpu::layout::DeviceLayout;
-use crate::connect::gpu::part::{FIRST, Part};
+use crate::connect::gpu::part::Part;
 use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::Gpu;
 use crate::launch::{Fault, Health, LinkError, Notify, announce};
-use crate::machine::{Connector, Need};
+use crate::machine::{Connector, Need, NetEnds};
 use crate::transport::p2p::{Agreed, Arena, Circle, Domain, Domains, FurtherWanted, P2pError};
 use crate::wire::{Message, digest};
 use oxccl_shared::abi::Rank;
@@ -22,12 +23,12 @@ pub struct PartsMade {
     pub rank: Rank,
     /// All connections that there may be.
     pub layout: DeviceLayout,
-    /// The memory of [`FIRST`].
-    pub arena: Arena,
-    /// What the ranks agreed on for it.
-    pub agreed: Agreed,
-    /// The tables, with the ends of [`FIRST`].
+    /// The memory of the first part, where any ranks share some, and what they agreed on for it.
+    pub arena: Option<(Arena, Agreed)>,
+    /// The tables, with the ends that there are by now.
     pub(in crate::connect::gpu) tables: Tables,
+    /// What makes connections over a network, where there are any.
+    pub(in crate::connect::gpu) far: Option<FarParts>,
     /// How long a member may let the others wait.
     pub timeout: Duration,
 }
@@ -51,7 +52,8 @@ pub struct PartsOpen {
 pub struct Parts {
     rank: Rank,
     layout: DeviceLayout,
-    agreed: Agreed,
+    agreed: Option<Agreed>,
+    far: Option<Mutex<FarParts>>,
     timeout: Duration,
     tables: Mutex<Tables>,
     state: Mutex<State>,
@@ -63,14 +65,16 @@ pub struct Parts {
 impl Parts {
     /// With what every rank has from init on.
     pub fn new(made: PartsMade) -> Arc<Parts> {
-        let PartsMade { rank, layout, arena, agreed, tables, timeout } = made;
-        let mut state = State { arenas: vec![arena], ..State::default() };
-        state.parts.insert(FIRST, Known::new(Phase::Ready, layout.nranks));
-        let (tables, state) = (Mutex::new(tables), Mutex::new(state));
+        let PartsMade { rank, layout, arena, tables, far, timeout } = made;
+        let (arena, agreed) = arena.unzip();
+        let mut state = State { arenas: Vec::from_iter(arena), ..State::default() };
+        state.parts.insert(layout.first(), Known::new(Phase::Ready, layout.nranks));
+        let (tables, state, far) = (Mutex::new(tables), Mutex::new(state), far.map(Mutex::new));
         Arc::new_cyclic(|this| Parts {
             rank,
             layout,
             agreed,
+            far,
             timeout,
             tables,
             state,
@@ -95,8 +99,9 @@ impl Parts {
     /// A note of another rank, from the bootstrap's thread. Notes about other things are not for here.
     pub fn note(&self, from: Rank, note: &[u8]) {
         let Ok(note) = PartNote::from_bytes(note) else { return };
-        let (part, nranks) = (note.part, self.layout.nranks);
-        if part.is_sound(nranks) && part.has(from) && part.has(self.rank) {
+        let part = note.part;
+        let is_near = !self.layout.routes.is_net(self.rank, from);
+        if self.layout.has_part(part) && is_near && part.has(from) && part.has(self.rank) {
             self.heard(from, &note);
             self.start(part);
         }
@@ -104,6 +109,9 @@ impl Parts {
 
     /// Bytes of this rank's memory that connections from a rank take, and those to it.
     pub fn bytes_with(&self, peer: Rank) -> [usize; 2] {
+        if self.layout.routes.is_net(self.rank, peer) {
+            return self.far().map_or([0; 2], |far| far.bytes_with(peer));
+        }
         let state = self.lock();
         let ready = state.parts.iter().filter(|(_, known)| known.phase == Phase::Ready);
         let layouts = ready.map(|(part, _)| self.layout.of_part(*part));
@@ -112,7 +120,7 @@ impl Parts {
         bytes.fold([0; 2], |sum, [inbound, outbound]| [sum[0] + inbound, sum[1] + outbound])
     }
 
-    /// Bytes of all its memory of connections: drivers give it in whole pages.
+    /// Bytes of all its memory of connections that lie in memory: drivers give it in whole pages.
     pub fn bytes(&self) -> usize {
         self.lock().arenas.iter().map(Arena::own_bytes).sum()
     }
@@ -253,11 +261,15 @@ impl Parts {
     }
 
     fn try_to_make(&self, part: Part, device: &dyn Gpu) -> Result<Arena, P2pError> {
-        let (rank, members) = (self.rank, part.members(self.layout.nranks));
+        let (rank, members) = (self.rank, self.members(part));
+        let agreed = self.agreed.as_ref().expect("ranks that share memory have agreed how");
         let circle = Members::new(self, part, &members);
         let layout = self.layout.of_part(part);
-        let lens = |domains: &Domains, rank| layout.clone().with_domains(domains.clone()).len_bytes(rank);
-        let (agreed, number) = (&self.agreed, digest(&part));
+        let lens = |domains: &Domains, rank: Rank| match members.contains(&rank) {
+            true => layout.clone().with_domains(domains.clone()).len_bytes(rank),
+            false => [0; 2],
+        };
+        let number = digest(&part);
         let wanted = FurtherWanted { rank, device, agreed, members: (&members, number), lens: &lens };
         let arena = Arena::connect_further(&circle, &wanted)?;
         let base = |peer: Rank, domain: Domain| {
@@ -265,9 +277,8 @@ impl Parts {
         };
         let added = {
             let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-            tables.add(&layout, rank, device, &|name| {
-                ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind))
-            })
+            let site = |name| ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind));
+            tables.add(&layout, rank, device, layout.conns_in_memory(rank).map(|name| (name, site(name))))
         };
         let added = added.map_err(|source| P2pError::Device { rank, source });
         match circle.agree(added.as_ref().map(|()| &[][..]))? {
@@ -305,11 +316,39 @@ impl Parts {
     }
 }
 
+impl Parts {
+    fn far(&self) -> Option<MutexGuard<'_, FarParts>> {
+        self.far.as_ref().map(|far| far.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The members of a part with which this rank shares memory, itself included.
+    fn members(&self, part: Part) -> Vec<Rank> {
+        let all = part.members(self.layout.nranks).into_iter();
+        all.filter(|member| !self.layout.routes.is_net(self.rank, *member)).collect()
+    }
+
+    /// Begins the connections of these parts that lead over a network. A rank that cannot ends the communicator.
+    fn begin_far(&self, parts: &[Part]) -> Result<NetEnds, Fault> {
+        let (Some(mut far), Some(open)) = (self.far(), self.open.get()) else {
+            return Ok(NetEnds::default());
+        };
+        let begun = far.begin(parts, (&self.layout, &self.tables), &*open.device, &open.health);
+        begun.map_err(|why| {
+            let outstanding = open.health.fail(refused(self.rank, &why), open.health.latest());
+            announce(&*open.notify, &outstanding);
+            outstanding.fault
+        })
+    }
+}
+
 impl Connector for Parts {
-    fn connect(&self, needs: &[Need]) -> Result<(), Fault> {
-        let of = |need: &Need| Part::of_need(need, self.rank, self.layout.channels(need.kind));
-        let parts: Vec<Part> = needs.iter().flat_map(of).collect();
+    fn connect(&self, needs: &[Need]) -> Result<NetEnds, Fault> {
+        let of = |need: &Need| self.layout.parts_of(need, self.rank);
+        let all: Vec<Part> = needs.iter().flat_map(of).collect();
+        let is_shared = |part: &Part| self.members(*part).len() > 1;
+        let parts: Vec<Part> = all.iter().copied().filter(is_shared).collect();
         parts.iter().for_each(|part| self.start(*part));
+        let begun = self.begin_far(&all)?;
         loop {
             let outcome = self.wait_for(LOOKS_EVERY, |state| {
                 let phase = |part: &Part| state.parts.get(part).map(|known| known.phase);
@@ -321,7 +360,7 @@ impl Connector for Parts {
                 parts.iter().find_map(failed).map(Err).or(all_ready.then_some(Ok(())))
             });
             if let Some(outcome) = outcome {
-                return outcome;
+                return outcome.map(|()| begun);
             }
             if let Some(outstanding) = self.open.get().and_then(|open| open.health.fault()) {
                 return Err(outstanding.fault);

@@ -171,3 +171,74 @@ fn abort_ends_kernel_and_proxy_in_the_middle() {
         *is_over.lock().unwrap() = true;
     });
 }
+
+/// All connections are made at init, and none later.
+#[test]
+fn everything_at_init_is_all_there_ever_is() {
+    Scene { by_need: false, ..Scene::new(&[1, 1, 2]) }.play(|player| {
+        let made = player.made.len();
+        every_function(player);
+        assert_eq!(player.made.len(), made);
+    });
+}
+
+/// A message makes the connections of its pair, and they open while it waits, whichever end comes first.
+#[test]
+fn messages_connect_pair_by_pair() {
+    for late in [0, 2] {
+        Scene { memory: false, ..Scene::new(&[1, 2, 3]) }.play(|player| {
+            if player.rank == Rank(1) {
+                assert_eq!(player.made.len(), 1, "what init makes");
+                return;
+            }
+            if player.rank == Rank(late) {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            let peer = Rank(2 - player.rank.0);
+            let want = player.want(player.rank == Rank(0), peer, 100_000);
+            assert!(player.messages(&[want], 1).is_ok(), "{:?}", player.health.fault());
+            player.finish();
+            assert!(player.made.iter().all(|part| part.pair.is_none_or(|pair| pair == [Rank(0), Rank(2)])));
+        });
+    }
+}
+
+/// A rank's kernels may be queued behind hours of other work, and its calls come as late: a connection that is not open yet blames nobody.
+#[test]
+fn who_comes_late_to_a_new_connection_is_not_blamed() {
+    let step_timeout = Duration::from_millis(700);
+    Scene { memory: false, step_timeout, ..Scene::new(&[1, 2]) }.play(|player| {
+        let call = Call { root: Rank(0), ..call(Func::Broadcast, 60_000) };
+        if player.rank == Rank(0) {
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        let mut collective = player.launch_collective(&call, 1);
+        player.come_to_turns();
+        if player.rank == Rank(1) {
+            std::thread::sleep(Duration::from_secs(4));
+        }
+        assert!(player.run_collective(&mut collective).is_ok(), "{:?}", player.health.fault());
+        player.finish();
+    });
+}
+
+/// A rank that has left answers nobody: who needs a connection with it hears so, soon.
+#[test]
+fn a_rank_that_has_left_is_named_by_who_needs_it() {
+    Scene { memory: false, ..Scene::new(&[1, 2, 3]) }.play(|player| {
+        if player.rank == Rank(2) {
+            return;
+        }
+        // As the monitor does.
+        player.health.note_left(Rank(2));
+        let begun = std::time::Instant::now();
+        let want = player.want(player.rank == Rank(0), Rank(2), 100_000);
+        // What is sent has room in the slots.
+        let ended = player.messages(&[want], 1);
+        assert!(ended.is_err() || player.rank == Rank(0));
+        player.wait_until(|| player.health.fault().is_some());
+        let fault = player.health.fault().map(|was| was.fault);
+        assert!(matches!(fault, Some(Fault::PeerLeft { rank: Rank(2) })), "{fault:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    });
+}

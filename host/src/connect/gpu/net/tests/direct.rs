@@ -24,20 +24,20 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Copy, Debug)]
 pub struct Direct {
     pub gdr: Gdr,
-    /// The device registers none of that memory for every so many connections.
-    pub refuses_every: Option<usize>,
+    /// Whether the device does not register that memory, by how often it has been asked to.
+    pub refuses: fn(usize) -> bool,
 }
 
 const DMA_BUF: KnownBy = KnownBy::DmaBuf { over_pcie: false, or_address: false };
 const BOTH_WAYS: Direct =
-    Direct { gdr: Gdr { known_by: DMA_BUF, reads: true, needs_flush: true }, refuses_every: None };
+    Direct { gdr: Gdr { known_by: DMA_BUF, reads: true, needs_flush: true }, refuses: |_| false };
 
 /// A rank's GPU: its memory, and who has been there.
 #[derive(Debug)]
 pub struct Gpu {
     direct: Direct,
     /// The addresses of its memory, as long as there is any.
-    memory: Mutex<Range<usize>>,
+    memory: Mutex<Vec<Range<usize>>>,
     /// Descriptors that stand for it.
     descriptors: Mutex<Vec<i32>>,
     registrations: AtomicUsize,
@@ -53,7 +53,7 @@ impl Gpu {
     pub fn new(direct: Direct) -> Arc<Gpu> {
         Arc::new(Gpu {
             direct,
-            memory: Mutex::new(0..0),
+            memory: Mutex::default(),
             descriptors: Mutex::default(),
             registrations: AtomicUsize::new(0),
             moved: [const { AtomicUsize::new(0) }; 3],
@@ -69,7 +69,7 @@ impl Gpu {
     }
 
     fn has(&self, address: usize) -> bool {
-        self.memory.lock().unwrap().contains(&address)
+        self.memory.lock().unwrap().iter().any(|memory| memory.contains(&address))
     }
 }
 
@@ -84,8 +84,7 @@ impl Source for Arc<Gpu> {
         // SAFETY: the segment was just made.
         unsafe { segment.base().write_bytes(0x5a, all_bytes) };
         let start = segment.base().expose_provenance().next_multiple_of(RDMA_PAGE_BYTES);
-        let former = std::mem::replace(&mut *self.memory.lock().unwrap(), start..start + len_bytes);
-        assert!(former.is_empty(), "one piece of memory for a rank");
+        self.memory.lock().unwrap().push(start..start + len_bytes);
         Ok(Arc::new(GpuMemory { start, gpu: self.clone(), _segment: segment }))
     }
 }
@@ -98,7 +97,7 @@ struct GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        *self.gpu.memory.lock().unwrap() = 0..0;
+        self.gpu.memory.lock().unwrap().retain(|memory| memory.start != self.start);
     }
 }
 
@@ -239,10 +238,9 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
         let (start, len_bytes) = (memory.start.addr(), memory.len_bytes);
         let mut staged = None;
         if !matches!(memory.kind, NetMemoryKind::Host) {
-            let all = self.gpu.memory.lock().unwrap().clone();
-            assert!(
-                all.start <= start && start + len_bytes <= all.end && start.is_multiple_of(RDMA_PAGE_BYTES)
-            );
+            let pieces = self.gpu.memory.lock().unwrap().clone();
+            let all = pieces.into_iter().find(|piece| piece.contains(&start)).expect("the GPU's");
+            assert!(start + len_bytes <= all.end && start.is_multiple_of(RDMA_PAGE_BYTES));
             match (memory.kind, direct.gdr.known_by) {
                 (NetMemoryKind::Cuda, KnownBy::Address) => {}
                 (NetMemoryKind::DmaBuf { fd, offset_bytes }, KnownBy::DmaBuf { .. }) => {
@@ -252,7 +250,7 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
                 other => panic!("known by other means than wanted: {other:?}"),
             }
             let number = registrations.fetch_add(1, Relaxed);
-            if direct.refuses_every.is_some_and(|every| number % every == 0) {
+            if (direct.refuses)(number) {
                 let (device, what) = ("a test's device".to_owned(), "this memory".to_owned());
                 return Err(NetError::Unsupported { device, what });
             }
@@ -397,7 +395,7 @@ fn protocols_take_turns_between_both_memories() {
 #[test]
 fn each_end_chooses_for_itself() {
     let orders = Gdr { known_by: KnownBy::Address, reads: false, needs_flush: false };
-    let ordered = Direct { gdr: orders, refuses_every: None };
+    let ordered = Direct { gdr: orders, refuses: |_| false };
     by_rings(&[Some(BOTH_WAYS), None, Some(ordered), Some(BOTH_WAYS)]).play(|player| {
         every_function(player);
         let [sent, received, flushed] = moved(player);
@@ -412,12 +410,13 @@ fn each_end_chooses_for_itself() {
 /// Connections whose memory the device does not register are had on the host, the others stay where they are.
 #[test]
 fn what_the_device_refuses_is_had_on_the_host() {
-    for refuses_every in [2, 1] {
-        let direct = Direct { refuses_every: Some(refuses_every), ..BOTH_WAYS };
-        by_rings(&[Some(direct), Some(BOTH_WAYS)]).play(|player| {
+    let every_other: fn(usize) -> bool = |number| number.is_multiple_of(2);
+    for refuses in [every_other, |_| true] {
+        let direct = Direct { refuses, ..BOTH_WAYS };
+        Scene { by_need: false, ..by_rings(&[Some(direct), Some(BOTH_WAYS)]) }.play(|player| {
             every_function(player);
             let is_used = moved(player)[SENT] > 0;
-            assert_eq!(is_used, player.rank == Rank(1) || refuses_every == 2);
+            assert_eq!(is_used, player.rank == Rank(1) || !refuses(1));
         });
     }
 }
@@ -433,5 +432,29 @@ fn trees_over_hosts_that_share_memory_inside() {
             assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
         }
         player.finish();
+    });
+}
+
+/// Where the first connections are refused, later ones are not tried: everything goes on in the host's memory.
+#[test]
+fn what_the_device_refuses_at_init_it_is_not_asked_again() {
+    let direct = Direct { refuses: |_| true, ..BOTH_WAYS };
+    by_rings(&[Some(direct), Some(BOTH_WAYS)]).play(|player| {
+        every_function(player);
+        assert_eq!(moved(player)[SENT] > 0, player.rank == Rank(1));
+    });
+}
+
+/// Kernels know where a later connection's slots are before the device has been asked: an error that says what to do.
+#[test]
+fn what_the_device_refuses_later_is_an_error() {
+    let direct = Direct { refuses: |number| number >= 2, ..BOTH_WAYS };
+    by_rings(&[Some(direct), Some(direct)]).play(|player| {
+        assert!(player.collective(&call(Func::AllReduce, 10), 1).is_ok());
+        assert!(player.exchange(50_000, 2).is_err());
+        let fault = player.health.fault().map(|was| was.to_string()).unwrap_or_default();
+        for part in ["pair channel 0", "register memory of the GPU", "NCCL_NET_GDR_LEVEL=LOC"] {
+            assert!(fault.contains(part), "{part}: {fault}");
+        }
     });
 }

@@ -6,22 +6,24 @@ mod chains;
 mod direct;
 mod graphs;
 mod rings;
+mod scale;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::gpu::chains::DeviceChains;
-use crate::connect::gpu::connect::layout;
+use crate::connect::gpu::connect::{all_parts, layout};
 use crate::connect::gpu::routes::{RouteSettings, Routes};
-use crate::connect::gpu::tables::{TableImage, image};
+use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
-use crate::machine::{ConnLists, Issue, NetProxy, collective_args};
+use crate::machine::{ConnLists, Issue, Need, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::coll::CollNet;
 use crate::net::socket::SocketConfig;
 use crate::plan::{
-    Arrangement, Call, ChannelLimits, Collnet, Facts, Forced, MessageWant, Plan, arrange, plan,
+    Arrangement, Call, ChannelLimits, Collnet, Facts, Forced, MessageWant, Plan, arrange,
+    message_connections, plan,
 };
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
@@ -39,8 +41,10 @@ use oxccl_shared::abi::{
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::collnet::ChainLinks;
 use oxccl_shared::algo::mesh::{peers, place_from};
+use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::resolve;
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -52,6 +56,8 @@ struct Scene {
     /// The host of each rank.
     hosts: Vec<u64>,
     memory: bool,
+    /// Whether connections over the network are made when they are needed.
+    by_need: bool,
     forced: Forced,
     step_timeout: Duration,
     /// Of a proxy; every other rank's has one more, since ranks need not agree on that.
@@ -100,7 +106,10 @@ struct Player {
     facts: Facts,
     layout: DeviceLayout,
     /// Connections by kind, with how far they are.
-    conns: [KindConns; 4],
+    conns: [KindConns; ConnKind::COUNT],
+    tables: Tables,
+    links: FarLinks,
+    made: HashSet<Part>,
     net: Option<NetProxy>,
     /// Whether launches are captured.
     captures: bool,
@@ -116,12 +125,39 @@ struct Player {
 /// All ends of one kind of channel, as a launch's lists have them.
 #[derive(Default)]
 struct KindConns {
-    /// Where each channel's begin.
-    starts: Vec<usize>,
-    send: Vec<SendConn>,
-    recv: Vec<RecvConn>,
-    /// Where each entry of the lists is in these; pairs on different hosts have fewer channels than others.
-    places: Vec<u16>,
+    /// Entries of a channel in the lists.
+    nconns: usize,
+    send: Entries<SendConn>,
+    recv: Entries<RecvConn>,
+}
+
+/// Those entries of a list that there are.
+struct Entries<C> {
+    /// Their places in the list, sorted.
+    places: Vec<usize>,
+    conns: Vec<C>,
+}
+
+impl<C> Default for Entries<C> {
+    fn default() -> Entries<C> {
+        Entries { places: Vec::new(), conns: Vec::new() }
+    }
+}
+
+impl<C> Entries<C> {
+    /// The entry at a place of the list, or the next one.
+    fn at(&self, place: usize) -> usize {
+        self.places.partition_point(|other| *other < place)
+    }
+
+    /// Adds what is at a place now, and was not before.
+    fn find(&mut self, place: usize, end: ConnEnd, resume: impl FnOnce(ConnEnd) -> C) {
+        let at = self.at(place);
+        if !end.consumer_side.is_null() && self.places.get(at) != Some(&place) {
+            self.places.insert(at, place);
+            self.conns.insert(at, resume(end));
+        }
+    }
 }
 
 impl Scene {
@@ -129,7 +165,18 @@ impl Scene {
         let (hosts, forced) = (hosts.to_vec(), Forced::default());
         let direct = Vec::new();
         let (reducing, healths) = (None, Healths::default());
-        Scene { hosts, memory: true, forced, step_timeout: PATIENCE, threads: 1, direct, reducing, healths }
+        let step_timeout = PATIENCE;
+        Scene {
+            hosts,
+            memory: true,
+            by_need: true,
+            forced,
+            step_timeout,
+            threads: 1,
+            direct,
+            reducing,
+            healths,
+        }
     }
 
     fn nranks(&self) -> u32 {
@@ -180,7 +227,7 @@ impl Scene {
             config.own = Some(Arc::new(DirectNet { inner: find(&config).unwrap(), gpu }));
         }
         let gpu = BusId::new(0, 0x77, 0);
-        let network = Network::find(bootstrap, &config, &peers, gpu).unwrap();
+        let network = Network::find(bootstrap, &config, (&peers, gpu), self.by_need).unwrap();
         let (mut facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         // Here a block has one thread.
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
@@ -192,9 +239,11 @@ impl Scene {
         let collnet = heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet);
         let facts = Facts { chain_channels: chains.len() as u32, ..facts.with_collnet_of_gpus(collnet) };
         let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
+        let init = if network.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let wanted = NetWanted {
             rank,
             layout: &layout,
+            parts: &init,
             peers: &peers,
             gpu,
             connect_timeout: PATIENCE,
@@ -211,34 +260,46 @@ impl Scene {
                 source,
                 gdr,
                 bootstrap,
-                (&wanted, &[]),
+                (&wanted, Vec::new()),
                 heads.map_or_else(Vec::new, |heads| heads.mine),
             )
             .unwrap();
         let base = |peer: Rank, _| arenas[peer.index()].base().addr() as u64;
-        let tables = image(&layout, rank, &|name| {
-            assert_eq!(connected.site(name).is_some(), layout.routes.is_net(rank, name.peer));
-            match connected.site(name) {
-                Some(site) => site,
-                None => ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind)),
-            }
-        });
+        let mut tables = Tables::new(&layout, rank);
+        for name in layout.conns_in_memory(rank) {
+            let site = ConnSite::new(layout.in_memory(rank, name, &base), layout.slots(name.kind));
+            tables.put(&layout, rank, name, site);
+        }
+        for PlacedConn { name, site, .. } in &connected.conns {
+            tables.put(&layout, rank, *name, *site);
+        }
         let health = Arc::new(Health::new(rank, self.nranks()));
         self.healths.lock().unwrap_or_else(PoisonError::into_inner).push(health.clone());
         let notify: Arc<dyn Notify + Sync> = Arc::new(Others { me: rank, healths: self.healths.clone() });
         // Machines that test have fewer processors than these ranks have threads.
         let parts = NetParts { idle: Idle::FRUGAL, threads: self.threads + rank.0 % 2, ..connected.parts };
         let net = NetProxy::start(parts, &health, &notify).unwrap();
-        let kinds = [
-            (&tables.ring, layout.rings.len()),
-            (&tables.tree, layout.trees.channels()),
-            (&tables.mesh, layout.mesh_channels as usize),
-            (&tables.chain, layout.chains.channels()),
-        ];
-        let conns = kinds.map(|(lists, channels)| KindConns::of(lists, channels, &tables));
         let (net, started) = (Some(net), Instant::now());
         let (captures, issues, gpu) = (false, Vec::new(), own);
-        Player { rank, facts, layout, conns, net, captures, issues, gpu, health, started, _arenas: arenas }
+        let (conns, links, made) = (Default::default(), connected.links, HashSet::from_iter(init));
+        let mut player = Player {
+            rank,
+            facts,
+            layout,
+            conns,
+            tables,
+            links,
+            made,
+            net,
+            captures,
+            issues,
+            gpu,
+            health,
+            started,
+            _arenas: arenas,
+        };
+        player.read_tables();
+        player
     }
 
     /// What the heads find, if there is anything to find.
@@ -261,36 +322,30 @@ fn chain_channels(channels: &Channels, groups: &[u64]) -> Vec<Chains> {
 }
 
 impl KindConns {
-    /// From the bytes that a kernel would find. Channels of trees have room for more neighbours than there are.
-    fn of(lists: &ConnLists, channels: usize, tables: &TableImage) -> KindConns {
+    /// From the bytes that a kernel would find. Channels of trees have room for more neighbours than there are, pairs on different hosts
+    /// have fewer channels than others, and what has been found goes on.
+    fn read(&mut self, lists: &ConnLists, channels: usize, bytes: &[u8]) {
         let end = |list: u64, index: usize| {
             let at = list as usize + index * size_of::<ConnEnd>();
-            let bytes = &tables.bytes[at..at + size_of::<ConnEnd>()];
+            let bytes = &bytes[at..at + size_of::<ConnEnd>()];
             // SAFETY: a table's entry holds the fields of a `ConnEnd`, of which every bit pattern is one.
             unsafe { bytes.as_ptr().cast::<ConnEnd>().read_unaligned() }
         };
-        let mut all = KindConns::default();
-        let nconns = lists.nconns as usize;
-        for channel in 0..channels {
-            all.starts.push(all.send.len());
-            for index in channel * nconns..(channel + 1) * nconns {
-                let (send, recv) = (end(lists.send, index), end(lists.recv, index));
-                assert_eq!(send.consumer_side.is_null(), recv.consumer_side.is_null());
-                all.places.push(all.send.len() as u16);
-                if !send.consumer_side.is_null() {
-                    // SAFETY: (1) the tables' addresses are of memory that outlives the player; (2) each end is resumed once.
-                    all.send.push(unsafe { SendConn::resume(send, ProducerCursor::default()) });
-                    // SAFETY: as above.
-                    all.recv.push(unsafe { RecvConn::resume(recv, ConsumerCursor::default()) });
-                }
-            }
+        self.nconns = lists.nconns as usize;
+        for place in 0..channels * self.nconns {
+            // SAFETY: (1) the tables' addresses are of memory that outlives the player; (2) each end is resumed once.
+            let resume = |end| unsafe { SendConn::resume(end, ProducerCursor::default()) };
+            self.send.find(place, end(lists.send, place), resume);
+            // SAFETY: as above.
+            let resume = |end| unsafe { RecvConn::resume(end, ConsumerCursor::default()) };
+            self.recv.find(place, end(lists.recv, place), resume);
         }
-        all
     }
 
     fn channel(&self, channel: usize, count: usize) -> Conns<'_> {
-        let at = self.starts[channel];
-        Conns { send: &self.send[at..at + count], recv: &self.recv[at..at + count] }
+        let place = channel * self.nconns;
+        let (send, recv) = (self.send.at(place), self.recv.at(place));
+        Conns { send: &self.send.conns[send..send + count], recv: &self.recv.conns[recv..recv + count] }
     }
 }
 
@@ -355,6 +410,33 @@ struct Messages {
 }
 
 impl Player {
+    /// As the machine does before it launches what needs it.
+    fn need(&mut self, need: &Need) {
+        for part in self.layout.parts_of(need, self.rank).collect::<Vec<_>>() {
+            if self.made.insert(part) {
+                let layout = self.layout.of_part(part);
+                let source: &dyn Source = self.gpu.as_ref().map_or(&OfProcess, |gpu| gpu);
+                let begun = self.links.begin(source, &layout, &self.health).unwrap();
+                for PlacedConn { name, site, .. } in &begun.conns {
+                    self.tables.put(&layout, self.rank, *name, *site);
+                }
+                self.net.as_mut().unwrap().add(begun.made).unwrap();
+                self.read_tables();
+            }
+        }
+    }
+
+    fn read_tables(&mut self) {
+        let (bytes, lists) = self.tables.on_device();
+        for kind in ConnKind::ALL {
+            self.conns[kind as usize].read(&lists[kind as usize][0], self.layout.channels(kind), bytes);
+        }
+    }
+
+    fn conns(&self, kind: ConnKind) -> &KindConns {
+        &self.conns[kind as usize]
+    }
+
     /// A collective, as the engine puts it on a stream, with the kernel's blocks one after the other.
     fn collective(&mut self, call: &Call, tag: u32) -> Result<(), Stop> {
         let mut collective = self.launch_collective(call, tag);
@@ -375,6 +457,8 @@ impl Player {
             forced: None,
         };
         let plan = plan(call, &self.facts);
+        let kind = ConnKind::of(spec_of(plan.algorithm).connections);
+        self.need(&Need { kind, protocol: plan.protocol, channels: plan.channels, peer: None });
         let coll = collective_args(&raw, &plan, &resolve(RedOp::Sum, DataType::U32, n, 0), tag);
         self.net.as_mut().unwrap().collective(&coll, &plan);
         self.issue();
@@ -439,7 +523,7 @@ impl Player {
         let position = self.layout.position(at.min(self.layout.rings.len() - 1), self.rank) as u32;
         let ring = RingEnds { order: ring, position, recv: [0], send: [0] };
         let (conns, tree) = match plan.algorithm {
-            Algorithm::Ring => (self.conns[0].channel(at, 1), TreeEnds::default()),
+            Algorithm::Ring => (self.conns(ConnKind::Ring).channel(at, 1), TreeEnds::default()),
             Algorithm::Tree => {
                 let KernelTree { children, has_parent } = self.layout.trees.place(at, self.rank);
                 let children = children as usize;
@@ -451,14 +535,14 @@ impl Player {
                     parent_recv: [children as u16],
                     parent_send: [children as u16],
                 };
-                (self.conns[1].channel(at, children + has_parent as usize), tree)
+                (self.conns(ConnKind::Tree).channel(at, children + has_parent as usize), tree)
             }
             Algorithm::OneShot | Algorithm::TwoLevel => {
-                (self.conns[2].channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
+                (self.conns(ConnKind::Mesh).channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
             Algorithm::CollnetChain => {
                 let place = self.layout.chains.place(at, self.rank).unwrap();
-                (self.conns[3].channel(at, place.conns()), TreeEnds::default())
+                (self.conns(ConnKind::Chain).channel(at, place.conns()), TreeEnds::default())
             }
             Algorithm::TwoShot => panic!("not over a proxy: {plan:?}"),
         };
@@ -542,6 +626,10 @@ impl Player {
         };
         let mut buffers: Vec<Vec<u8>> = wants.iter().zip(&expected).map(fill).collect();
         let (facts, mut scratch, mut launches) = (self.facts, Arrangement::default(), Vec::new());
+        for MessageWant { peer, is_far, len_bytes, .. } in wants {
+            let (protocol, channels) = message_connections(*len_bytes, *is_far, &facts);
+            self.need(&Need { kind: ConnKind::Pair, protocol, channels, peer: Some(*peer) });
+        }
         for batch in arrange(wants, me, &facts, &mut scratch) {
             let mut works = Vec::new();
             for placed in batch.placed {
@@ -564,8 +652,10 @@ impl Player {
                     if part.is_empty() && (len_bytes > 0 || channel > 0) {
                         continue;
                     }
+                    let (pairs, place) = (self.conns(ConnKind::Pair), (channel * (n - 1) + conn) as usize);
+                    let conn = if is_send { pairs.send.at(place) } else { pairs.recv.at(place) };
                     works.push(P2pWork {
-                        conn: self.conns[2].places[(channel * (n - 1) + conn) as usize],
+                        conn: conn as u16,
                         is_send,
                         protocol: batch.kernel.protocol(),
                         buffer: buffer.wrapping_add(part.start),
@@ -594,7 +684,8 @@ impl Player {
             let mut works = works.clone();
             let operator = resolve(RedOp::Sum, DataType::U8, n, 0);
             let block = CpuBlock::new(self, DataType::U8, &operator);
-            let conns = Conns { send: &self.conns[2].send, recv: &self.conns[2].recv };
+            let pairs = self.conns(ConnKind::Pair);
+            let conns = Conns { send: &pairs.send.conns, recv: &pairs.recv.conns };
             // SAFETY: buffers are as long as the works say; indices are those of the mesh's lists.
             unsafe { send_recv::run(&block, conns, &mut works) }?;
         }

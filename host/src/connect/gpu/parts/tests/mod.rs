@@ -1,18 +1,21 @@
 //! Parts among ranks that are threads, on GPUs whose memory is the host's: who needs what, in which order, and what may go wrong.
 
+mod hosts;
+
 use super::*;
-use crate::bootstrap::{Bootstrap, BootstrapConfig, PeerEvent, UniqueId, Watch};
+use crate::bootstrap::{Bootstrap, BootstrapConfig, InterfaceFilter, PeerEvent, UniqueId, Watch};
 use crate::connect::connect;
 use crate::connect::gpu::part::Part;
-use crate::connect::gpu::{DeviceSharing, DeviceWanted, RouteSettings};
+use crate::connect::gpu::{DeviceWanted, RouteSettings};
 use crate::gpu::{
     CudaError, DeviceId, Gpu, GpuMemory, HostVisible, IPC_HANDLE_BYTES, MemoryKind, NicMemory, PciBus,
     RdmaFacts,
 };
 use crate::launch::{Fault, Health, LinkError, Notice, Notify, Outstanding};
-use crate::machine::{ConnKind, ConnTables, Connector, Need};
+use crate::machine::{ConnKind, ConnTables, Connector, Need, NetEnds};
 use crate::mem::Segment;
-use crate::net::{GdrConfig, NetConfig};
+use crate::net::NetConfig;
+use crate::net::socket::SocketConfig;
 use crate::plan::{ChannelLimits, Forced};
 use crate::topology::TopologySettings;
 use crate::transport::PeerInfo;
@@ -20,6 +23,7 @@ use crate::transport::p2p::P2pSettings;
 use oxccl_shared::abi::{ConnControl, ConnEnd, Protocol, Rank};
 use proptest::prelude::*;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -88,8 +92,10 @@ impl Gpu for HostGpu {
     fn allocate_shareable(&self, _: usize, _: &[u32]) -> Result<Arc<dyn GpuMemory>, CudaError> {
         unreachable!("all ranks are in one process")
     }
-    fn pin(&self, _: usize) -> Result<HostVisible, CudaError> {
-        unreachable!("all pairs meet on GPUs")
+    fn pin(&self, len_bytes: usize) -> Result<HostVisible, CudaError> {
+        let memory = self.allocate(len_bytes)?;
+        let host = std::ptr::with_exposed_provenance_mut(memory.address() as usize);
+        Ok(HostVisible { host: NonNull::new(host).unwrap(), memory })
     }
     fn register(&self, _: Segment) -> Result<Arc<dyn GpuMemory>, CudaError> {
         unreachable!("all pairs meet on GPUs")
@@ -147,11 +153,14 @@ struct World {
     loses: u32,
     /// This rank does not open its parts.
     shut: Option<Rank>,
+    /// Ranks of each host.
+    each: u32,
+    by_need: fn(Rank) -> bool,
 }
 
 impl World {
     fn new(nranks: u32) -> World {
-        World { nranks, timeout: PATIENCE, loses: 0, shut: None }
+        World { nranks, timeout: PATIENCE, loses: 0, shut: None, each: nranks, by_need: |_| true }
     }
 
     fn members(self) -> Vec<Member> {
@@ -171,8 +180,9 @@ impl World {
     fn join(self, bootstrap: Bootstrap) -> Member {
         let rank = bootstrap.rank();
         let gpu = Arc::new(HostGpu { number: rank.0 as u8, is_full: AtomicBool::new(false) });
-        let info = PeerInfo::local(None, 1).unwrap();
-        let net = NetConfig::default();
+        let info = PeerInfo { host: u64::from(rank.0 / self.each), ..PeerInfo::local(None, 1).unwrap() };
+        let socket = SocketConfig { interfaces: InterfaceFilter::parse("=lo"), ..SocketConfig::default() };
+        let net = NetConfig { name: Some("Socket".into()), socket, ..NetConfig::default() };
         let topology = TopologySettings::default();
         let wanted = DeviceWanted {
             device: Ok(&*gpu),
@@ -180,7 +190,8 @@ impl World {
             settings: "",
             routes: RouteSettings { memory: true, network: true },
             p2p: &P2pSettings::default(),
-            net: &NetConfig { gdr: GdrConfig::default(), ..net },
+            net: &net,
+            by_need: (self.by_need)(rank),
             net_timeout: self.timeout,
             timeout: PATIENCE,
             topology: &topology,
@@ -190,8 +201,7 @@ impl World {
             buffer_bytes: None,
         };
         let connected = connect(&bootstrap, &wanted).unwrap();
-        let DeviceSharing::Parts(parts) = &connected.memory else { panic!("all share memory") };
-        let (parts, health) = (parts.clone(), Arc::new(Health::new(rank, self.nranks)));
+        let (parts, health) = (connected.parts.clone(), Arc::new(Health::new(rank, self.nranks)));
         let (reader, monitor) = (parts.clone(), health.clone());
         let watch = Arc::new(bootstrap.watch(Box::new(move |event| match event {
             PeerEvent::PeerNote { rank, note } => reader.note(rank, &note),
@@ -214,8 +224,12 @@ impl World {
 }
 
 impl Member {
-    fn connect(&self, needs: &[Need]) -> Result<(), Fault> {
+    fn begin(&self, needs: &[Need]) -> Result<NetEnds, Fault> {
         self.parts.connect(needs)
+    }
+
+    fn connect(&self, needs: &[Need]) -> Result<(), Fault> {
+        self.begin(needs).map(|made| assert!(made.ends.is_empty(), "all share memory"))
     }
 
     fn watch(&mut self) -> Watch {
@@ -279,8 +293,9 @@ fn check(members: &[Member], part: Part) {
             let here = layout.index_of(member.rank, name);
             let theirs = crate::connect::gpu::ConnName { peer: member.rank, is_send: false, ..name };
             let there = layout.index_of(name.peer, theirs);
-            let send = member.end(part.kind, part.protocol, here, true);
-            let recv = members[name.peer.index()].end(part.kind, part.protocol, there, false);
+            let protocol = part.protocol.unwrap_or(Protocol::LL);
+            let send = member.end(part.kind, protocol, here, true);
+            let recv = members[name.peer.index()].end(part.kind, protocol, there, false);
             assert_eq!((send.peer, recv.peer), (name.peer, member.rank), "{part:?} {name:?}");
             assert_eq!(
                 (send.producer_side, send.consumer_side, send.counted),
@@ -328,7 +343,7 @@ fn memory_grows_with_what_is_called() {
             expected += bytes(conns, channels as usize - there, slot);
             all(expected);
         }
-        check(&members, Part { kind: ConnKind::Ring, protocol: Protocol::Simple, cut: 3, pair: None });
+        check(&members, Part { kind: ConnKind::Ring, protocol: Some(Protocol::Simple), cut: 3, pair: None });
         // Messages between two ranks take nothing of the others.
         members[0].connect(&[pair(1, Protocol::LL, 1)]).unwrap();
         members[1].connect(&[pair(0, Protocol::LL, 1)]).unwrap();
@@ -346,10 +361,10 @@ fn nobody_waits_for_anothers_call() {
     members[1].connect(&[need(ConnKind::Ring, Protocol::LL, 5)]).unwrap();
     members[2].connect(&[pair(0, Protocol::Simple, 2), need(ConnKind::Mesh, Protocol::Simple, 1)]).unwrap();
     for cut in 0..3 {
-        check(&members, Part { kind: ConnKind::Ring, protocol: Protocol::LL, cut, pair: None });
+        check(&members, Part { kind: ConnKind::Ring, protocol: Some(Protocol::LL), cut, pair: None });
     }
     let between = Some([Rank(0), Rank(2)]);
-    check(&members, Part { kind: ConnKind::Pair, protocol: Protocol::Simple, cut: 1, pair: between });
+    check(&members, Part { kind: ConnKind::Pair, protocol: Some(Protocol::Simple), cut: 1, pair: between });
     // The others have it too.
     let before = members[0].bytes();
     members[0].connect(&[need(ConnKind::Ring, Protocol::LL, 16)]).unwrap();
@@ -385,7 +400,7 @@ proptest! {
         });
         let made = members.iter().flat_map(|member| {
             let layout = member.parts.layout();
-            needs(member).into_iter().flat_map(|need| Part::of_need(&need, member.rank, layout.channels(need.kind)))
+            needs(member).into_iter().flat_map(|need| layout.parts_of(&need, member.rank))
         });
         made.for_each(|part| check(&members, part));
         // No table has anything else than what the device was told.
@@ -476,7 +491,7 @@ fn a_rank_that_never_answers_is_named_in_time() {
 fn lost_notes_are_said_again() {
     let members = World { loses: 2, ..World::new(3) }.members();
     each(&members, |member| member.connect(&[need(ConnKind::Ring, Protocol::LL, 1)]).unwrap());
-    check(&members, Part { kind: ConnKind::Ring, protocol: Protocol::LL, cut: 0, pair: None });
+    check(&members, Part { kind: ConnKind::Ring, protocol: Some(Protocol::LL), cut: 0, pair: None });
 }
 
 #[test]
