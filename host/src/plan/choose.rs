@@ -211,7 +211,7 @@ impl Facts {
             return if is_ordered { lines } else { Candidates::along(HOPS[1]).or_also(lines) };
         }
         match self.crosses_network() {
-            // Nor has anybody measured chains of GPUs, which have one channel whatever the network carries.
+            // Chains of GPUs have been measured over the loopback alone, where rings are faster (docs/measurements/2026-11-25-aggregator-gpus.md).
             true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_NETWORK),
             false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
             false => Candidates::NONE,
