@@ -6,8 +6,9 @@ use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Job, Launch, SOON, fresh_id};
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
+use std::cell::Cell;
 use std::fmt;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
@@ -78,6 +79,8 @@ struct Fault {
     nranks: u32,
     rank: u32,
     calls: Vec<String>,
+    /// How long after the fault the last rank knew of it, where that was looked at.
+    known_after: Cell<Option<Duration>>,
 }
 
 fn call(random: &mut Random) -> String {
@@ -104,7 +107,14 @@ impl Fault {
         let rank = random.below(u64::from(nranks)) as u32;
         let transport = random.of(&["shm", "tcp"]);
         let is_between = [What::LinkCut, What::LinkSlow].contains(&what);
-        Fault { what, transport: if is_between { "tcp" } else { transport }, nranks, rank, calls }
+        Fault {
+            what,
+            transport: if is_between { "tcp" } else { transport },
+            nranks,
+            rank,
+            calls,
+            known_after: Cell::new(None),
+        }
     }
 
     /// What a rank does; the one at fault is asked before the last call.
@@ -157,7 +167,7 @@ impl Fault {
             What::Slow => {
                 job.ranks.iter().for_each(|rank| rank.await_begun(self.calls.len() as u64));
                 let slowed = Slowed::start(&job.ranks[self.rank as usize]);
-                self.expect_stall(&mut job)?;
+                self.expect_stall(&mut job, Instant::now())?;
                 drop(slowed);
                 self.expect_two_lines(&mut job)
             }
@@ -180,13 +190,13 @@ impl Fault {
 
     /// Every other rank learns the class, the rank, the number and the function, and goes on when the rank does.
     fn stall(&self, job: &mut Job) -> Result<(), String> {
-        self.expect_stall(job)?;
+        self.expect_stall(job, Instant::now())?;
         job.ranks[self.rank as usize].signal(Signal::CONT);
         job.ranks[self.rank as usize].say("");
         self.expect_two_lines(job)
     }
 
-    fn expect_stall(&self, job: &mut Job) -> Result<(), String> {
+    fn expect_stall(&self, job: &mut Job, since: Instant) -> Result<(), String> {
         let class = match self.what {
             What::Stop => "NoAnswer",
             What::Slow => "Slow",
@@ -196,7 +206,9 @@ impl Fault {
         let hears_too = self.what == What::LinkSlow;
         let silent = [self.rank];
         for rank in job.without(if hears_too { &[] } else { &silent }) {
-            let line = rank.line("stall ", SOON).text;
+            let heard = rank.line("stall ", SOON);
+            self.knew(heard.at, since);
+            let line = heard.text;
             let words: Vec<&str> = line.split(' ').collect();
             let (number, guilty) = ((self.calls.len() - 1).to_string(), self.rank.to_string());
             if [words[1], words[2], words[4], words[5]] != [class, &guilty, &number, self.function()] {
@@ -204,6 +216,12 @@ impl Fault {
             }
         }
         Ok(())
+    }
+
+    /// The last rank counts.
+    fn knew(&self, at: Instant, since: Instant) {
+        let after = at.saturating_duration_since(since);
+        self.known_after.set(Some(self.known_after.get().map_or(after, |before| before.max(after))));
     }
 
     fn expect_two_lines(&self, job: &mut Job) -> Result<(), String> {
@@ -238,7 +256,7 @@ impl Fault {
             return Ok(());
         }
         job.ranks.iter_mut().for_each(|rank| rank.say("go on"));
-        self.expect_stall(&mut job)?;
+        self.expect_stall(&mut job, Instant::now())?;
         hosts.speed_up(self.rank)?;
         self.expect_two_lines(&mut job)
     }
@@ -251,8 +269,10 @@ impl Fault {
         // The others have the time of the outage to come to the call.
         job.ranks[self.rank as usize].line("step ask", SOON);
         hosts.cut_off(self.rank);
+        let since = Instant::now();
         for rank in job.without(&[self.rank]) {
             let failure = rank.failure(SOON);
+            self.knew(failure.at, since);
             let number = format!("(operation {})", self.calls.len() - 1);
             let is_right = failure.guilty == [self.rank] && failure.text.contains(self.function());
             if !is_right || !failure.text.contains(&number) {
@@ -288,8 +308,10 @@ impl Fault {
     }
 
     fn death(&self, job: &mut Job) -> Result<(), String> {
+        let since = Instant::now();
         for rank in job.without(&[self.rank]) {
             let failure = rank.failure(SOON);
+            self.knew(failure.at, since);
             let number = format!("(operation {})", self.calls.len() - 1);
             let is_right = failure.kind == "PeerDied" && failure.guilty == [self.rank];
             if !is_right || !failure.text.contains(&number) || !failure.text.contains(self.function()) {
@@ -320,7 +342,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fault { what, transport, nranks, rank, calls } = self;
+        let Fault { what, transport, nranks, rank, calls, .. } = self;
         write!(f, "{what:?} of rank {rank} of {nranks} over {transport} in {}", calls.join(" "))
     }
 }
@@ -346,12 +368,22 @@ fn random_faults_are_named() {
     for seed in first..first + faults {
         let fault = Fault::new(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         kinds[fault.what as usize] += 1;
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         // What does not come in time is a panic, which has said what.
-        let run = || catch_unwind(|| fault.run()).unwrap_or_else(|_| Err("not in time".to_owned()));
+        let run = || catch_unwind(AssertUnwindSafe(|| fault.run())).unwrap_or_else(|_| Err("not in time".to_owned()));
         let mut result = run();
         // Where other programs take the processors, another rank may be as slow for a while. Who asks for faults hears of each.
         for _ in 1..if fault.what == What::Slow && !is_asked { TRIES } else { 1 } {
             result = result.or_else(|_| run());
+        }
+        if is_asked {
+            let (after, load) =
+                (fault.known_after.get().unwrap_or_default().as_secs_f64(), &load[..4.min(load.len())]);
+            println!(
+                "fault {seed} {:?} {} after {after:.2} load {load}",
+                fault.what,
+                if result.is_ok() { "right" } else { "WRONG" }
+            );
         }
         if let Err(error) = result {
             println!("OXCCL_TEST_SEED={seed}: {fault}: {error}");

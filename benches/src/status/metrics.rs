@@ -95,7 +95,7 @@ const OF_FUNCTION: [Row<TotalReport>; 2] = [
     }),
 ];
 
-const OF_PEER: [Row<PeerReport>; 11] = [
+const OF_PEER: [Row<PeerReport>; 12] = [
     Row("peer_operations", Counter, None, "Operations in which data went to or came from the peer", |peer| {
         Whole(peer.operations)
     }),

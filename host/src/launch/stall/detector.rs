@@ -202,6 +202,8 @@ impl Detector {
                 acts.extend([Act::Report(stall), Act::Tell(StallNotice::Found(stall))]);
                 Phase::Reported { stall, ours: Some(own.begun) }
             }
+            // Who is slow may show only once the operation has found its pace.
+            None if why == Why::Lasts => Phase::Waiting { until: now + self.lead, why },
             None => Phase::Waiting { until: now + self.warn, why },
         };
     }
