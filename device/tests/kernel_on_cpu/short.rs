@@ -1,4 +1,7 @@
 //! One-shot kernels, several on a rank's stream at a time: each starts before the one in front of it has ended.
+//!
+//! Each of these mistakes was put into the code, and found: no wait for the kernel before; no wait for credits; a count that claims more than
+//! the peer has read; `head` believed where an exchange has told more; slots never cleaned; the header not checked; no barrier before steps are counted (a hang).
 
 use super::machine::{BlockState, SharedMemory, Thread};
 use super::{LAYOUT, Shared, connection};
