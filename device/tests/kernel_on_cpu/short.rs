@@ -1,4 +1,7 @@
 //! One-shot kernels, several on a rank's stream at a time: each starts before the one in front of it has ended.
+//!
+//! Each of these mistakes was put into the code, and found: no wait for the kernel before; no wait for credits; a count that claims more than
+//! the peer has read; `head` believed where an exchange has told more; slots never cleaned; the header not checked; no barrier before steps are counted (a hang).
 
 use super::machine::{BlockState, SharedMemory, Thread};
 use super::{LAYOUT, Shared, connection};
@@ -7,7 +10,7 @@ use oxccl_device::kernel::run;
 use oxccl_device::prims::Ll;
 use oxccl_shared::abi::{
     CollArgs, ConnControl, ConnEnd, Func, KERNEL_DIRECT, KernelColl, KernelLaunch, KernelMonitor, Rank,
-    SlotHeader, Step, StopCause,
+    SlotHeader, Step, StopCause, Stopped,
 };
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -37,6 +40,8 @@ struct World {
     n: usize,
     links: Vec<*mut ConnControl>,
     ranks: Vec<RankState>,
+    /// Of a wait; 0 for ever.
+    timeout_ns: u64,
 }
 
 struct RankState {
@@ -74,7 +79,7 @@ impl World {
             }
         };
         let ranks = (0..n).map(rank).collect();
-        World { n, links, ranks }
+        World { n, links, ranks, timeout_ns: 0 }
     }
 
     fn control(&self, from: usize, to: usize) -> &ConnControl {
@@ -91,8 +96,9 @@ impl World {
     }
 
     fn args(&mut self, rank: usize, op: &Op, buffers: &mut Buffers) -> CollArgs {
-        let nranks = self.n as u32;
+        let (nranks, timeout_ns) = (self.n as u32, self.timeout_ns);
         let state = &mut self.ranks[rank];
+        state.monitor.timeout_ns.store_relaxed(timeout_ns);
         let launch = KernelLaunch {
             send: state.send.as_ptr(),
             recv: state.recv.as_ptr(),
@@ -287,14 +293,41 @@ fn a_short_exchange_gives_nothing_back() {
     check::<1>(&mut world, 4, &short);
 }
 
-/// After eight one-way messages the producer knows of no empty slot, and waits for one instead of filling the consumer's oldest.
+/// A rank alone, whose peer reads nothing.
+fn alone(world: &mut World, ops: &[Op]) -> Option<Stopped> {
+    world.timeout_ns = 20_000_000;
+    world.run::<1>(4, &[ops]);
+    world.ranks[0].monitor.stopped.read()
+}
+
+/// After eight one-way messages the producer knows of no empty slot: it waits for one, and leaves the consumer's oldest as it is.
 #[test]
 fn a_short_exchange_waits_for_a_credit_that_it_lacks() {
+    let one_way: Vec<Op> = (0..8).map(|tag| op(Func::Broadcast, 5, 0, tag)).collect();
     let mut world = World::at(2, Step(0));
-    let mut ops: Vec<Op> = (0..8).map(|tag| op(Func::Broadcast, 5, 0, tag)).collect();
+    assert_eq!(alone(&mut world, &one_way), None);
+    let stopped = alone(&mut world, &[op(Func::AllReduce, 5, 0, 9)]).expect("it has stopped");
+    assert_eq!((stopped.cause, stopped.peer), (StopCause::NoCredit, Rank(1)));
+    let oldest = world.line(0, 1, Step(0), 0).load_header(ll::flag(Step(0)));
+    assert_eq!(oldest, Some(SlotHeader { tag: 0, len_bytes: 20 }));
+    // With a consumer it goes on.
+    let mut ops = one_way;
     ops.push(op(Func::AllReduce, 5, 0, 9));
+    let mut world = World::at(2, Step(0));
     check::<1>(&mut world, 4, &ops);
     assert_eq!(world.ranks[0].send_cursors[0].step(), Step(9));
+}
+
+/// `head` lags behind what exchanges have told: a producer that reads it must not believe that less has been read.
+#[test]
+fn what_an_exchange_told_is_not_forgotten() {
+    let mut world = World::at(2, Step(0));
+    let short: Vec<Op> = (0..20).map(|tag| op(Func::AllReduce, 3, 0, tag)).collect();
+    check::<1>(&mut world, 4, &short);
+    let one_way: Vec<Op> = (0..7).map(|tag| op(Func::Broadcast, 3, 0, tag)).collect();
+    assert_eq!(alone(&mut world, &one_way), None, "the last seven slots are empty");
+    let stopped = alone(&mut world, &one_way[..1]).expect("it has stopped");
+    assert_eq!(stopped.cause, StopCause::NoCredit);
 }
 
 /// Once in 2^30 steps every line of a slot is written, so that none is mistaken for a new one when flags repeat.
