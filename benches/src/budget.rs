@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn operations_that_were_asked_for_fit_the_budget_too() {
         assert_eq!(iters_that_fit(20, 0, 10.0, 1.0), 20);
-        assert_eq!(iters_that_fit(u32::MAX, 0, 3.0, 4294.967_295), 2_400_000);
+        assert_eq!(iters_that_fit(u32::MAX, 0, 3.0, 4_294.967_295), 2_400_000);
         assert_eq!(iters_that_fit(1000, 20, 1.0, 10.0), 80);
         assert_eq!(iters_that_fit(1000, 20, 1.0, 1e9), 20);
         assert_eq!(iters_that_fit(7, 0, 0.1, 1e9), 1);

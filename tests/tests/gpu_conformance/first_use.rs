@@ -15,7 +15,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 /// Ranks that share memory, and ranks of which each is a host.
-const WORLDS: [(&str, fn(&mut Config)); 2] = [("one host", |_| ()), ("a host each", no_memory)];
+/// A name, and what it changes.
+type Setting = (&'static str, fn(&mut Config));
+
+const WORLDS: [Setting; 2] = [("one host", |_| ()), ("a host each", no_memory)];
 
 /// A rank with a stream and a buffer.
 struct Rank {

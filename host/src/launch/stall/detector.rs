@@ -37,6 +37,7 @@ pub struct Detector {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one for each communicator")]
 enum Phase {
     Calm,
     /// We have asked, once or twice, since then.

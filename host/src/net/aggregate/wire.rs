@@ -51,6 +51,7 @@ pub struct Wire {
     bytes: Bytes,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one for each connection")]
 enum Bytes {
     Clear(Arc<TcpStream>),
     Sealed(SealedWriter<Arc<TcpStream>>, SealedReader<Arc<TcpStream>>),
@@ -91,7 +92,7 @@ impl Wire {
     pub fn buffers_bytes(&self) -> u64 {
         match &self.bytes {
             Bytes::Clear(_) => 0,
-            Bytes::Sealed(..) => 3 * 64 << 10,
+            Bytes::Sealed(..) => 3 * (64 << 10),
             Bytes::Messages(_) => Messages::BUFFERS_BYTES,
         }
     }
