@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
-/// Ranks that share memory, and ranks of which each is a host.
 /// A name, and what it changes.
 type Setting = (&'static str, fn(&mut Config));
 
+/// Ranks that share memory, and ranks of which each is a host.
 const WORLDS: [Setting; 2] = [("one host", |_| ()), ("a host each", no_memory)];
 
 /// A rank with a stream and a buffer.
