@@ -370,7 +370,9 @@ fn random_faults_are_named() {
         kinds[fault.what as usize] += 1;
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         // What does not come in time is a panic, which has said what.
-        let run = || catch_unwind(AssertUnwindSafe(|| fault.run())).unwrap_or_else(|_| Err("not in time".to_owned()));
+        let run = || {
+            catch_unwind(AssertUnwindSafe(|| fault.run())).unwrap_or_else(|_| Err("not in time".to_owned()))
+        };
         let mut result = run();
         // Where other programs take the processors, another rank may be as slow for a while. Who asks for faults hears of each.
         for _ in 1..if fault.what == What::Slow && !is_asked { TRIES } else { 1 } {
