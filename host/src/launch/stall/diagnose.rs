@@ -132,10 +132,11 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
     }
     let is_busy = |(_, link): &(Rank, LinkUse)| link.busy >= IDLE_MIN;
     let (from, slow) = links.iter().copied().filter(is_busy).min_by_key(|(_, link)| link.delivery_kbps)?;
-    let is_slow = |(rank, link): &(Rank, LinkUse)| *rank == from || (link.peer, *rank) == (from, slow.peer);
-    let others = || links.iter().filter(|link| !is_slow(link)).map(|(_, link)| link);
-    let stands_out = others().all(|link| link.delivery_kbps / FASTER_MIN >= slow.delivery_kbps.max(1));
-    let has_like = others().any(|link| link.bytes >= slow.bytes / 2);
+    let is_faster = |link: &LinkUse| link.delivery_kbps / FASTER_MIN >= slow.delivery_kbps.max(1);
+    let is_way_back = |rank: Rank, link: &LinkUse| (link.peer, rank) == (from, slow.peer);
+    let others = || links.iter().filter(|(rank, _)| *rank != from);
+    let stands_out = others().all(|(rank, link)| is_faster(link) || is_way_back(*rank, link));
+    let has_like = others().any(|(_, link)| is_faster(link) && link.bytes >= slow.bytes / 2);
     if !stands_out || !has_like {
         return None;
     }
