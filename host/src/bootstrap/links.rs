@@ -20,6 +20,8 @@ pub struct LinkCounts {
     /// For how long bytes were under way and the other side had room for more: what took the time was the network between the two. Of
     /// several streams the longest.
     pub busy: Duration,
+    /// Bytes in a second that arrived when last enough was under way to tell. Of several streams the least.
+    pub delivery: u64,
     /// Segments that were sent again.
     pub retransmits: u64,
 }
@@ -55,12 +57,14 @@ impl LinkCounts {
         self.acked_bytes += other.acked_bytes;
         self.retransmits += other.retransmits;
         self.busy = self.busy.max(other.busy);
+        self.delivery = self.delivery.min(other.delivery);
     }
 }
 
 /// Places in `struct tcp_info` (Linux 4.13 and later; `include/uapi/linux/tcp.h`).
 const TOTAL_RETRANS_AT: usize = 100;
 const BYTES_ACKED_AT: usize = 120;
+const DELIVERY_RATE_AT: usize = 160;
 const BUSY_TIME_AT: usize = 168;
 const RWND_LIMITED_AT: usize = 176;
 const INFO_BYTES: usize = 184;
@@ -84,6 +88,7 @@ fn ask(stream: &TcpStream) -> Option<LinkCounts> {
     Some(LinkCounts {
         acked_bytes: long(BYTES_ACKED_AT),
         busy: Duration::from_micros(busy_us),
+        delivery: long(DELIVERY_RATE_AT),
         retransmits: u64::from(short),
     })
 }

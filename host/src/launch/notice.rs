@@ -31,7 +31,7 @@ pub enum Notice {
 
 impl Message for Notice {
     const VERSION: u8 = 4;
-    const BYTES_MAX: usize = 248;
+    const BYTES_MAX: usize = 312;
 }
 
 #[cfg(test)]
@@ -73,6 +73,7 @@ mod tests {
         peer: Rank(u32::MAX),
         busy: 100,
         bytes: u64::MAX,
+        delivery_kbps: u32::MAX,
         time_ms: u32::MAX,
         retransmits: u32::MAX,
     };

@@ -115,9 +115,13 @@ fn slow_rank(me: Rank, said: &[Said]) -> Option<Stall> {
     })
 }
 
-/// The link that is slow, from the rank at fault to the one that waits: the only one, but for others of that rank and the way back, on which
-/// bytes are under way most of the time. Another link has carried at least half as much and was idle most of the time: it is not the network
-/// as a whole that is slow, nor does the operation use one link only.
+/// So many times faster than a slow link all others are.
+const FASTER_MIN: u32 = 4;
+
+/// The link that is slow, from the rank at fault to the one that waits: bytes are under way on it most of the time, and all links but others
+/// of that rank and the way back can carry a multiple. One of these has carried at least half as much: it is not the network as a whole
+/// that is slow, nor does the operation use one link only. (How long those are busy says less: a receiver without a processor acknowledges
+/// late.)
 fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
     let own = said.get(me.index())?.last?;
     let during = own.during.filter(|during| !during.call.func.is_message())?;
@@ -126,11 +130,13 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
         let last = said.last.filter(|last| last.latest.map(|latest| latest.seq) == Some(during.seq))?;
         links.extend(last.links?.into_iter().flatten().map(|link| (rank, link)));
     }
-    let (from, slow) = links.iter().copied().max_by_key(|(_, link)| (link.busy, link.bytes))?;
-    let is_slow = |(rank, link): &(Rank, LinkUse)| *rank == from || (link.peer, *rank) == (from, slow.peer);
-    let others = || links.iter().filter(|link| !is_slow(link)).map(|(_, link)| link);
-    let stands_out = slow.busy >= IDLE_MIN && others().all(|link| link.busy < BUSY_MAX);
-    let has_like = others().any(|link| link.bytes >= slow.bytes / 2);
+    let is_busy = |(_, link): &(Rank, LinkUse)| link.busy >= IDLE_MIN;
+    let (from, slow) = links.iter().copied().filter(is_busy).min_by_key(|(_, link)| link.delivery_kbps)?;
+    let is_faster = |link: &LinkUse| link.delivery_kbps / FASTER_MIN >= slow.delivery_kbps.max(1);
+    let is_way_back = |rank: Rank, link: &LinkUse| (link.peer, rank) == (from, slow.peer);
+    let others = || links.iter().filter(|(rank, _)| *rank != from);
+    let stands_out = others().all(|(rank, link)| is_faster(link) || is_way_back(*rank, link));
+    let has_like = others().any(|(_, link)| is_faster(link) && link.bytes >= slow.bytes / 2);
     if !stands_out || !has_like {
         return None;
     }
@@ -375,8 +381,16 @@ mod tests {
     /// In collective 7, waiting most of the time, with links to these ranks: busy so many per cent of it, and their bytes.
     fn sends(links: [Option<(u32, u8, u64)>; 2]) -> Said {
         let mut said = lasts(0, 95);
-        let of =
-            |(peer, busy, bytes)| LinkUse { peer: Rank(peer), busy, bytes, time_ms: 5000, retransmits: 2 };
+        // A link that is busy most of the time can no more.
+        let delivery = |busy| if busy > 80 { 5_000 } else { 400_000 };
+        let of = |(peer, busy, bytes)| LinkUse {
+            peer: Rank(peer),
+            busy,
+            bytes,
+            delivery_kbps: delivery(busy),
+            time_ms: 5000,
+            retransmits: 2,
+        };
         said.last = said.last.map(|last| Standing { links: Some(links.map(|link| link.map(of))), ..last });
         said
     }

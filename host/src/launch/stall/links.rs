@@ -14,6 +14,8 @@ pub struct LinkUse {
     pub busy: u8,
     /// Bytes that arrived.
     pub bytes: u64,
+    /// kB/s that arrive while enough is under way: what the link can.
+    pub delivery_kbps: u32,
     /// Milliseconds looked at.
     pub time_ms: u32,
     /// Segments sent again.
@@ -64,6 +66,7 @@ impl LinkWindow {
             peer,
             busy: busy.min(100) as u8,
             bytes,
+            delivery_kbps: (now.delivery / 1000).min(u64::from(u32::MAX)) as u32,
             time_ms: time.as_millis().min(u128::from(u32::MAX)) as u32,
             retransmits: now.retransmits.saturating_sub(before.retransmits).min(u64::from(u32::MAX)) as u32,
         })
@@ -80,6 +83,7 @@ mod tests {
         let counts = |acked_bytes: u64, busy_ms: u64| LinkCounts {
             acked_bytes,
             busy: Duration::from_millis(busy_ms),
+            delivery: acked_bytes * 10_000,
             retransmits: acked_bytes / 1000,
         };
         let at = |peer, acked_bytes, busy_ms| (Rank(peer), counts(acked_bytes, busy_ms));
@@ -87,7 +91,8 @@ mod tests {
         let later = start + Duration::from_millis(1000);
         let now = vec![at(1, 8000, 250), at(2, 7000, 970), at(3, 9, 9)];
         let [first, second] = window.look(4, later, now.clone()).unwrap().map(Option::unwrap);
-        assert_eq!(first, LinkUse { peer: Rank(2), busy: 97, bytes: 7000, time_ms: 1000, retransmits: 7 });
+        assert_eq!(first, LinkUse { delivery_kbps: 70_000, ..first });
+        assert_eq!((first.peer, first.busy, first.bytes, first.time_ms), (Rank(2), 97, 7000, 1000));
         assert_eq!((second.peer, second.busy, second.retransmits), (Rank(1), 15, 3));
         assert_eq!(window.look(5, later, now.clone()), None, "another call");
         assert_eq!(

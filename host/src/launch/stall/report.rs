@@ -138,7 +138,7 @@ impl fmt::Display for Finding<'_> {
                 return write!(
                     f,
                     "has a slow link to rank {}: bytes were under way on it for {} % of the time, and {:.1} MB/s arrived, with {} \
-                     segments sent again, while other links carried as much and were idle",
+                     segments sent again, while other links carried as much and can carry more",
                     link.peer,
                     link.busy,
                     link.rate(),
