@@ -91,7 +91,7 @@ impl Wire {
     pub fn buffers_bytes(&self) -> u64 {
         match &self.bytes {
             Bytes::Clear(_) => 0,
-            Bytes::Sealed(..) => 3 * 64 << 10,
+            Bytes::Sealed(..) => 3 * (64 << 10),
             Bytes::Messages(_) => Messages::BUFFERS_BYTES,
         }
     }
