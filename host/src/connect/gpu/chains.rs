@@ -117,30 +117,28 @@ mod tests {
     /// What every channel has.
     fn check(chains: &DeviceChains, channel: usize, groups: &[u64]) -> Result<(), TestCaseError> {
         let n = groups.len();
-        {
-            let mut all: Vec<Rank> = chains.channels[channel].concat();
-            all.sort_unstable();
-            prop_assert_eq!(all, (0..n as u32).map(Rank).collect::<Vec<_>>());
-            let place = |rank| chains.place(channel, rank).unwrap();
-            for rank in (0..n as u32).map(Rank) {
-                let ChainPlace { above, below, is_head } = place(rank);
-                prop_assert!(below.is_none_or(|below| place(below).above == rank && !place(below).is_head));
-                let is_near = groups[above.index()] == groups[rank.index()];
-                if is_head {
-                    prop_assert!(place(above).is_head && (!is_near || chains.channels[channel].len() == 1));
-                } else {
-                    prop_assert!(is_near && place(above).below == Some(rank));
-                }
+        let mut all: Vec<Rank> = chains.channels[channel].concat();
+        all.sort_unstable();
+        prop_assert_eq!(all, (0..n as u32).map(Rank).collect::<Vec<_>>());
+        let place = |rank| chains.place(channel, rank).unwrap();
+        for rank in (0..n as u32).map(Rank) {
+            let ChainPlace { above, below, is_head } = place(rank);
+            prop_assert!(below.is_none_or(|below| place(below).above == rank && !place(below).is_head));
+            let is_near = groups[above.index()] == groups[rank.index()];
+            if is_head {
+                prop_assert!(place(above).is_head && (!is_near || chains.channels[channel].len() == 1));
+            } else {
+                prop_assert!(is_near && place(above).below == Some(rank));
             }
-            let heads = chains.channels[channel].len();
-            let first = chains.channels[channel][0][0];
-            let mut rank = first;
-            for at in 0..heads {
-                prop_assert!(at == 0 || rank != first);
-                rank = place(rank).above;
-            }
-            prop_assert_eq!(rank, first);
         }
+        let heads = chains.channels[channel].len();
+        let first = chains.channels[channel][0][0];
+        let mut rank = first;
+        for at in 0..heads {
+            prop_assert!(at == 0 || rank != first);
+            rank = place(rank).above;
+        }
+        prop_assert_eq!(rank, first);
         Ok(())
     }
 

@@ -100,10 +100,10 @@ impl Aggregators {
 
     fn check(&self, device: u32) -> Result<(), NetError> {
         let devices = self.devices();
-        match device {
-            _ if device < devices => Ok(()),
-            _ => Err(NetError::NoDevice { net: self.name.clone(), device, devices }),
+        if device < devices {
+            return Ok(());
         }
+        Err(NetError::NoDevice { net: self.name.clone(), device, devices })
     }
 
     /// Its name in messages.

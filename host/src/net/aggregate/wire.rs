@@ -51,10 +51,12 @@ pub struct Wire {
     bytes: Bytes,
 }
 
-#[allow(clippy::large_enum_variant, reason = "one for each connection")]
+/// Both directions, encrypted.
+type Sealed = (SealedWriter<Arc<TcpStream>>, SealedReader<Arc<TcpStream>>);
+
 enum Bytes {
     Clear(Arc<TcpStream>),
-    Sealed(SealedWriter<Arc<TcpStream>>, SealedReader<Arc<TcpStream>>),
+    Sealed(Box<Sealed>),
     Messages(Box<Messages>),
 }
 
@@ -70,10 +72,10 @@ impl Wire {
         let socket = Arc::new(socket);
         let bytes = match carrier {
             Carrier::Clear => Bytes::Clear(socket.clone()),
-            Carrier::Sealed | Carrier::Network => Bytes::Sealed(
+            Carrier::Sealed | Carrier::Network => Bytes::Sealed(Box::new((
                 SealedWriter::new(socket.clone(), keys.sends),
                 SealedReader::new(socket.clone(), keys.receives),
-            ),
+            ))),
         };
         Wire { socket, bytes }
     }
@@ -92,7 +94,7 @@ impl Wire {
     pub fn buffers_bytes(&self) -> u64 {
         match &self.bytes {
             Bytes::Clear(_) => 0,
-            Bytes::Sealed(..) => 3 * (64 << 10),
+            Bytes::Sealed(_) => 3 * (64 << 10),
             Bytes::Messages(_) => Messages::BUFFERS_BYTES,
         }
     }
@@ -114,14 +116,14 @@ impl Wire {
     pub fn has_unread(&self) -> bool {
         match &self.bytes {
             Bytes::Clear(_) => false,
-            Bytes::Sealed(_, reader) => reader.has_unread(),
+            Bytes::Sealed(ends) => ends.1.has_unread(),
             Bytes::Messages(messages) => messages.has_unread(),
         }
     }
 
     /// Whether a write has begun that must be repeated before any other.
     pub fn is_mid_write(&self) -> bool {
-        matches!(&self.bytes, Bytes::Sealed(writer, _) if writer.is_mid_write())
+        matches!(&self.bytes, Bytes::Sealed(ends) if ends.0.is_mid_write())
     }
 
     /// Moves what goes without a read or a write.
@@ -151,7 +153,7 @@ impl Wire {
             // SAFETY: obligation 1.
             Bytes::Clear(stream) => unsafe { stream.write(pieces) },
             // SAFETY: obligation 1.
-            Bytes::Sealed(writer, _) => unsafe { writer.write(pieces) },
+            Bytes::Sealed(ends) => unsafe { ends.0.write(pieces) },
             Bytes::Messages(_) => Err(Errno::BADF),
         })
     }
@@ -172,7 +174,7 @@ impl Wire {
             // SAFETY: obligation 1.
             Bytes::Clear(stream) => unsafe { stream.read(&mut [room]) },
             // SAFETY: obligation 1.
-            Bytes::Sealed(_, reader) => unsafe { reader.read(&mut [room]) },
+            Bytes::Sealed(ends) => unsafe { ends.1.read(&mut [room]) },
             Bytes::Messages(_) => Err(Errno::BADF),
         })
     }
