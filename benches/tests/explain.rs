@@ -138,7 +138,7 @@ fn hosts_without_gpus_are_explained() {
     let two = said(&explain("--hosts 2"));
     assert!(two.contains("12 ranks on 2 hosts (CPUs"), "{two}");
     let one_each = said(&explain("--hosts 4 --ranks 4"));
-    assert!(one_each.contains("4 ranks on 4 hosts (CPUs"), "{one_each}");
+    assert!(one_each.contains("4 hosts, a rank on each: all by streams"), "{one_each}");
     let uneven = explain("--hosts 4 --ranks 6");
     assert!(!uneven.status.success() && said(&uneven).contains("equally many ranks"), "{}", said(&uneven));
 }

@@ -203,6 +203,12 @@ fn on_slow_hosts(hosts: &Hosts, slow: &[u32]) -> Result<Job, String> {
 /// Both of its ends wait; the kernel knows on which link bytes are under way all the time.
 #[test]
 fn a_slow_link_is_named_and_a_network_that_is_slow_as_a_whole_is_not() {
+    // As below: where other programs take the processors, another link may be as slow for a while.
+    let mut tries = (0..TRIES).map(|_| catch_unwind(slow_link_is_named));
+    assert!(tries.any(|tried| tried.is_ok()), "{TRIES} times");
+}
+
+fn slow_link_is_named() {
     let hosts = match Hosts::new("slowlink", 3) {
         Ok(hosts) => hosts,
         Err(why) => return println!("skipped: no network namespaces here: {why}"),

@@ -24,6 +24,7 @@ const ROWS: &[Row] = &[
         c.net.socket.peer_dead_after = c.bootstrap.peer_dead_after;
     }),
     Row(&[("OXCCL_DETERMINISTIC", "1")], |c| c.deterministic = true),
+    Row(&[("OXCCL_SYMMETRIC", "0")], |c| c.symmetric = Some(false)),
     Row(&[("OXCCL_TILE_KIB", "32")], |c| c.tile_kib = Some(32)),
     Row(&[("OXCCL_PDL", "0")], |c| c.dependent_launch = false),
     Row(&[("NCCL_RUNTIME_CONNECT", "0")], |c| c.runtime_connect = false),
@@ -80,6 +81,15 @@ const ROWS: &[Row] = &[
             connect_timeout: c.net.socket.connect_timeout,
             peer_dead_after: c.bootstrap.peer_dead_after,
             net: None,
+        });
+    }),
+    Row(&[("OXCCL_AGGREGATOR_NET", "IB"), ("OXCCL_AGGREGATOR", "a:1")], |c| {
+        c.net.coll.aggregators = Some(AggregatorConfig {
+            servers: vec!["a:1".into()],
+            secret: Config::aggregator_secret(),
+            connect_timeout: c.net.socket.connect_timeout,
+            peer_dead_after: c.bootstrap.peer_dead_after,
+            net: Some("IB".into()),
         });
     }),
     Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),

@@ -170,7 +170,10 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
         .with_far_ranks(hosts > 1)
         .with_collnet(collnet)
         .with_table(table);
-    Ok(explain(&facts, &call(args, ranks)?))
+    let page = explain(&facts, &call(args, ranks)?);
+    // The model of streams was measured on one host, and says so.
+    let is_spread = is_streams && hosts > 1;
+    Ok(if is_spread { format!("{page}\n{hosts} hosts, a rank on each: all by streams") } else { page })
 }
 
 fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {

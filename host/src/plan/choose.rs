@@ -292,6 +292,8 @@ impl Facts {
             Func::AllReduce => (self.tuning.two_shot_ll128_bytes, bytes.div_ceil(u64::from(self.nranks))),
             _ => (self.tuning.one_shot_ll128_bytes, bytes),
         };
+        let of_pair = self.tuning.pair_ll_max_bytes.iter().find(|(of, _)| self.nranks == 2 && *of == func);
+        let beyond = of_pair.map_or(beyond, |(_, bytes)| beyond.max(*bytes));
         // Other numbers of ranks have slower kernels, and were not measured.
         let has_own = spec_of(HOPS[0]).own_ranks(Protocol::LL128, self.nranks).is_some();
         let up_to = if has_own { up_to } else { up_to / 4 };
@@ -361,6 +363,23 @@ mod tests {
     use super::*;
     use crate::plan::ChannelLimits;
     use oxccl_shared::abi::{DataType, Rank, RedOp};
+
+    #[test]
+    fn words_reach_further_between_two_gpus() {
+        let of = |nranks, func, bytes| {
+            let mut facts =
+                Facts::of_gpus(nranks, (90, 132), Forced::default(), ChannelLimits::default(), None);
+            facts.machine.is_searched = true;
+            let call = Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: bytes };
+            facts.is_by_lines(func, call.bytes())
+        };
+        for (func, longest) in [(Func::AllReduce, (192 << 10) - 1), (Func::AllGather, 128 << 10)] {
+            assert!(!of(2, func, longest), "{func}");
+            assert_eq!(of(2, func, longest + 1), of(4, func, longest + 1), "{func}");
+            assert_eq!(of(2, func, longest), !of(4, func, longest), "{func}: four have lines there");
+        }
+        assert_eq!(of(2, Func::ReduceScatter, 100 << 10), of(4, Func::ReduceScatter, 100 << 10));
+    }
 
     #[test]
     fn who_takes_copy_engines() {
