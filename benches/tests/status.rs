@@ -46,6 +46,10 @@ fn counters_are_pushed_and_a_collector_that_is_not_there_is_named() {
     while !String::from_utf8_lossy(&job.status(&["--json"]).stdout).contains("\"sent_slots\"") {
         assert!(Instant::now() < deadline, "its ranks do not meet");
     }
+    // Ranks meet before their first operation.
+    while !String::from_utf8_lossy(&job.status(&["--prometheus"]).stdout).contains("all_reduce") {
+        assert!(Instant::now() < deadline, "they do not begin");
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let collector = std::thread::spawn(move || {
