@@ -8,8 +8,8 @@ use oxccl_shared::algo::symmetric::{Share, Stretch, Whose};
 
 /// The buffers of all ranks, by rank.
 ///
-/// An element of a rank's input is read by whoever the schedule says, an element of its output is written so; both while all ranks are
-/// between their two meetings.
+/// The schedule says which rank reads an element of an input and which writes one of an output. Both happen while all ranks are between
+/// their two meetings.
 #[derive(Clone, Copy)]
 pub struct Buffers {
     /// The first rank's.
@@ -23,7 +23,7 @@ pub struct Buffers {
 impl Buffers {
     #[inline(always)]
     fn of(&self, rank: Rank) -> RankBuffers {
-        // SAFETY: whoever made it has one for each rank.
+        // SAFETY: its maker promised one for each rank.
         unsafe { *self.ranks.add(rank.index()) }
     }
 }

@@ -325,7 +325,8 @@ impl Facts {
     fn copy_engines_are_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
-        let is_beaten = WindowRow::any_beats(self.tuning.copy_engines, call.func, self.nranks, bytes);
+        let row = WindowRow::of(self.tuning.copy_engines, call.func, self.nranks);
+        let is_beaten = row.is_some_and(|row| row.holds(bytes));
         is_like_measured && self.forced == Forced::default() && is_beaten
     }
 

@@ -76,11 +76,6 @@ impl WindowRow {
         rows.iter().find(|row| row.func == func && nranks <= row.ranks_max)
     }
 
-    /// Whether these rows say so.
-    pub fn any_beats(rows: &[WindowRow], func: Func, nranks: u32, bytes: u64) -> bool {
-        WindowRow::of(rows, func, nranks).is_some_and(|row| row.holds(bytes))
-    }
-
     /// Whether it says so of this length.
     pub fn holds(&self, bytes: u64) -> bool {
         (self.min_bytes..=self.max_bytes).contains(&bytes)

@@ -10,7 +10,7 @@
 //! Each channel does a part of that for itself. Its blocks on all ranks meet twice: before the first access and after the last one.
 //!
 //! # Why it is right, in place too
-//! No element of an output is written twice, and whoever writes an element is the only one that reads what lies there as an input: the
+//! No element of an output is written twice, and the rank that writes it is the only one that reads what lies there as an input: the
 //! owner of the block in an all-reduce, the rank itself in the other functions. An all-to-all in place has no such owner and is not
 //! offered. The first meeting says that every rank's buffers are ready, the second one that nobody touches them any more.
 //!
