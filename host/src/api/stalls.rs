@@ -294,8 +294,8 @@ impl Polled {
     fn standing(&self, now: Duration) -> Standing {
         let Polled { standing, since, at } = *self;
         let waited = match standing.kernels {
-            // Until the next look it waits on.
-            Some(kernels) if kernels.waits.is_some() => {
+            // Until the next look it waits on: a kernel, or the caller's thread.
+            _ if standing.waits_for.is_some() => {
                 standing.waited() + now.saturating_sub(at).min(POLL_EVERY * 2)
             }
             Some(_) => Duration::ZERO,

@@ -258,10 +258,19 @@ impl Health {
         std::mem::replace(&mut *slot, wait).is_some_and(|before| before.is_fresh())
     }
 
+    /// The slow wait of the caller's thread, if it goes on.
+    pub(crate) fn slow_wait(&self) -> Option<SlowWait> {
+        self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).filter(SlowWait::is_fresh)
+    }
+
+    /// The call in which the caller's thread waits, or the latest collective.
+    pub(crate) fn present(&self) -> Option<CallRecord> {
+        self.slow_wait().and_then(|wait| wait.during).or_else(|| self.latest())
+    }
+
     /// What this rank does, as far as calls on the caller's thread show it.
     pub fn standing(&self) -> Standing {
-        let wait = *self.wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let wait = wait.filter(SlowWait::is_fresh);
+        let wait = self.slow_wait();
         let (begun, done, latest) = (self.begun(), self.returned(), self.latest());
         let during = match wait {
             Some(wait) => wait.during,

@@ -42,6 +42,7 @@ pub(crate) use drive::{Collective, NetMessage};
 pub use drives::Drives;
 pub use engine::Engine;
 pub use group::{GroupMachine, Job};
+pub(crate) use health::SlowWait;
 pub use health::{Fault, Health, Outstanding};
 pub(crate) use lend::LendingBlock;
 pub use link_error::{Direction, LinkError};

@@ -3,7 +3,7 @@
 use crate::bootstrap::Bootstrap;
 use crate::gpu::GpuMemory;
 use crate::launch::Fault;
-use crate::plan::{Facts, message_kernels};
+use crate::plan::{CallRecord, Facts, message_kernels};
 use crate::proxy::{Keep, ProxyEnd};
 use oxccl_shared::abi::{KernelLaunch, Protocol, Rank};
 use oxccl_shared::algo::spec::Connections;
@@ -89,11 +89,12 @@ pub struct NetEnds {
 /// What makes a rank's connections when they are needed.
 pub trait Connector: Send + Sync {
     /// Makes what is needed and not there. Other ranks do their part without being called. Returns within a bounded time, with the ends of
-    /// connections over a network: what lies between these and their other ends comes while an operation waits.
+    /// connections over a network: what lies between these and their other ends comes while an operation waits. `during` is the call that
+    /// needs them, for a report of a wait that lasts.
     ///
     /// # Errors
     /// Why it cannot be had.
-    fn connect(&self, needs: &[Need]) -> Result<NetEnds, Fault>;
+    fn connect(&self, needs: &[Need], during: Option<CallRecord>) -> Result<NetEnds, Fault>;
 
     /// Unmaps and frees everything. Every rank calls it, in the order of the bootstrap's collectives; kernels must have ended.
     fn close(&self, bootstrap: &Bootstrap);

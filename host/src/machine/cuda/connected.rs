@@ -3,7 +3,7 @@
 use super::machine::Cuda;
 use crate::launch::{Fault, LinkError, RawCall, RunError, messages_of};
 use crate::machine::{ConnKind, Need};
-use crate::plan::{CallPlan, message_connections};
+use crate::plan::{CallPlan, CallRecord, message_connections};
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::algo::registry::spec_of;
 use std::io;
@@ -69,14 +69,21 @@ impl Cuda {
                 }
             }
         }
-        self.make_needed()
+        self.make_needed(self.next_collective(calls))
+    }
+
+    /// The first collective among the calls, with its number: it is recorded once it is enqueued.
+    fn next_collective(&self, calls: &[RawCall]) -> Option<CallRecord> {
+        let call = calls.iter().map(|raw| raw.call).find(|call| !call.func.is_message())?;
+        let seq = self.parts.health.latest().map_or(0, |latest| latest.seq + 1);
+        Some(CallRecord { seq, call })
     }
 
     /// Makes all connections that any call may need.
     pub(crate) fn connect_all(&mut self) -> Result<(), RunError> {
         let needs = Need::all(&self.parts.facts, self.parts.rank);
         needs.into_iter().for_each(|need| self.connected.want(need));
-        self.make_needed()
+        self.make_needed(None)
     }
 
     fn want_messages(&mut self, raw: &RawCall) {
@@ -91,11 +98,11 @@ impl Cuda {
         });
     }
 
-    fn make_needed(&mut self) -> Result<(), RunError> {
+    fn make_needed(&mut self, during: Option<CallRecord>) -> Result<(), RunError> {
         if self.connected.needs.is_empty() {
             return Ok(());
         }
-        let made = self.parts.connector.connect(&self.connected.needs);
+        let made = self.parts.connector.connect(&self.connected.needs, during);
         let made = made.and_then(|made| match &mut self.parts.net {
             Some(net) => net.add(made).map_err(|error| no_thread(self.parts.rank, &error)),
             None => Ok(()),

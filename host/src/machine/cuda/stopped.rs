@@ -6,7 +6,8 @@ use super::monitor::Monitor;
 use super::stands::{Found, Looks};
 use crate::gpu::KernelError;
 use crate::launch::{
-    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, Standing,
+    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait,
+    Standing,
 };
 use crate::machine::Verdict;
 use crate::plan::CallRecord;
@@ -76,6 +77,11 @@ impl Probe for KernelProbe {
         // Before the driver is asked, which may take its time.
         let found = monitor.as_ref().and_then(|monitor| self.look(monitor));
         let Progress { begun, done, latest } = self.progress();
+        if let Some(SlowWait { peer, during, waited, .. }) = self.health.slow_wait() {
+            // The caller's thread waits for connections, and the call is not enqueued.
+            let (waits_for, waited_ms) = (Some(peer), waited.as_millis() as u64);
+            return Standing { begun, done, latest, during, waits_for, waited_ms, ..Standing::default() };
+        }
         let waits = found.map(|(Found { block, stands, .. }, _)| {
             let (wait, launch) = (stands.wait, stands.launch);
             KernelAt { peer: wait.peer, is_credit: wait.is_credit, step: wait.step, block, launch }

@@ -12,11 +12,13 @@
 //! That is for ranks that share memory: where there are several hosts, those of each make their own. Connections over a network need no
 //! step: whoever launches an operation makes its half (`far`).
 //!
-//! From below: `note`, what members say, pure; `state`, what is known of each part; `vote`; `far`; `step`.
+//! From below: `note`, what members say, pure; `state`, what is known of each part; `vote`; `waiting`, what others
+//! see of who waits; `far`; `step`.
 
 mod note;
 mod state;
 mod vote;
+mod waiting;
 mod far;
 mod step;
 #[cfg(test)]

@@ -55,6 +55,12 @@ impl Known {
         all_have.then(|| said.iter().map(|block| block.clone().unwrap_or_default()).collect())
     }
 
+    /// The first of these members for which `me`, one of them, waits: it has not spoken in a round in which `me` has.
+    pub fn awaited(&self, me: Rank, members: &[Rank]) -> Option<Rank> {
+        let spoken = (0..ROUNDS).filter(|round| self.said[*round][me.index()].is_some());
+        spoken.filter_map(|round| self.missing(round, members)).next()
+    }
+
     /// The first of these ranks that has not spoken in a round.
     pub fn missing(&self, round: usize, members: &[Rank]) -> Option<Rank> {
         members.iter().copied().find(|member| self.said[round][member.index()].is_none())

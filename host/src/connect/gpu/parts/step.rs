@@ -4,6 +4,7 @@ use super::far::FarParts;
 use super::note::{PartNote, Said};
 use super::state::{Known, Phase, State};
 use super::vote::Members;
+use super::waiting::Waiting;
 use crate::bootstrap::{Agreement, Bootstrap, BootstrapError};
 use crate::connect::gpu::layout::DeviceLayout;
 use crate::connect::gpu::part::Part;
@@ -11,6 +12,7 @@ use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::Gpu;
 use crate::launch::{Fault, Health, LinkError, Notify, announce};
 use crate::machine::{Connector, Need, NetEnds};
+use crate::plan::CallRecord;
 use crate::transport::p2p::{Agreed, Arena, Circle, Domain, Domains, FurtherWanted, P2pError};
 use crate::wire::{Message, digest};
 use oxccl_shared::abi::Rank;
@@ -192,7 +194,7 @@ impl Parts {
         self.changed.notify_all();
         if let (Said::Failed { why }, Some(open)) = (&note.said, self.open.get()) {
             // Before the abort arrives that follows, which says less.
-            open.health.fail(refused(from, why), open.health.latest());
+            open.health.fail(refused(from, why), open.health.present());
         }
         if let Some(said) = answer {
             self.say(&PartNote { part: note.part, said, asks: false }.to_bytes());
@@ -310,7 +312,7 @@ impl Parts {
                 return open.health.fault().map_or(refused(self.rank, &why), |outstanding| outstanding.fault);
             }
         };
-        let outstanding = open.health.fail(fault, open.health.latest());
+        let outstanding = open.health.fail(fault, open.health.present());
         announce(&*open.notify, &outstanding);
         outstanding.fault
     }
@@ -325,6 +327,12 @@ impl Parts {
     fn members(&self, part: Part) -> Vec<Rank> {
         let all = part.members(self.layout.nranks).into_iter();
         all.filter(|member| !self.layout.routes.is_net(self.rank, *member)).collect()
+    }
+
+    /// Who has not done its part of the first of these parts that is not there.
+    fn awaited(&self, parts: &[Part]) -> Option<Rank> {
+        let state = self.lock();
+        parts.iter().find_map(|part| state.parts.get(part)?.awaited(self.rank, &self.members(*part)))
     }
 
     /// Begins the connections of these parts that lead over a network. A rank that cannot ends the communicator.
@@ -342,13 +350,14 @@ impl Parts {
 }
 
 impl Connector for Parts {
-    fn connect(&self, needs: &[Need]) -> Result<NetEnds, Fault> {
+    fn connect(&self, needs: &[Need], during: Option<CallRecord>) -> Result<NetEnds, Fault> {
         let of = |need: &Need| self.layout.parts_of(need, self.rank);
         let all: Vec<Part> = needs.iter().flat_map(of).collect();
         let is_shared = |part: &Part| self.members(*part).len() > 1;
         let parts: Vec<Part> = all.iter().copied().filter(is_shared).collect();
         parts.iter().for_each(|part| self.start(*part));
         let begun = self.begin_far(&all)?;
+        let waiting = self.open.get().map(|open| Waiting::new(&open.health, during));
         loop {
             let outcome = self.wait_for(LOOKS_EVERY, |state| {
                 let phase = |part: &Part| state.parts.get(part).map(|known| known.phase);
@@ -364,6 +373,9 @@ impl Connector for Parts {
             }
             if let Some(outstanding) = self.open.get().and_then(|open| open.health.fault()) {
                 return Err(outstanding.fault);
+            }
+            if let Some(waiting) = &waiting {
+                waiting.note(self.awaited(&parts));
             }
         }
     }

@@ -16,11 +16,11 @@ use crate::machine::{ConnKind, ConnTables, Connector, Need, NetEnds};
 use crate::mem::Segment;
 use crate::net::NetConfig;
 use crate::net::socket::SocketConfig;
-use crate::plan::{ChannelLimits, Forced};
+use crate::plan::{Call, CallRecord, ChannelLimits, Forced};
 use crate::topology::TopologySettings;
 use crate::transport::PeerInfo;
 use crate::transport::p2p::P2pSettings;
-use oxccl_shared::abi::{ConnControl, ConnEnd, Protocol, Rank};
+use oxccl_shared::abi::{ConnControl, ConnEnd, DataType, Func, Protocol, Rank, RedOp};
 use proptest::prelude::*;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -225,7 +225,7 @@ impl World {
 
 impl Member {
     fn begin(&self, needs: &[Need]) -> Result<NetEnds, Fault> {
-        self.parts.connect(needs)
+        self.parts.connect(needs, None)
     }
 
     fn connect(&self, needs: &[Need]) -> Result<(), Fault> {
@@ -484,6 +484,28 @@ fn a_rank_that_never_answers_is_named_in_time() {
     let zero_was_first = said == Fault::PeerAborted { rank: Rank(0) } && zero_said.is_some_and(names_it);
     assert!(names_it(said) || zero_was_first, "{said:?}, rank 0: {zero_said:?}");
     assert!(started.elapsed() < PATIENCE);
+}
+
+/// Others see for whom a call waits that has not come to its kernels, and in which operation.
+#[test]
+fn a_wait_that_lasts_shows_in_what_the_rank_says() {
+    let world = World { shut: Some(Rank(1)), ..World::new(3) };
+    let members = world.members();
+    let call = Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 9 };
+    let record = CallRecord { seq: 4, call };
+    let (parts, health) = (&members[0].parts, &members[0].health);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| parts.connect(&[need(ConnKind::Ring, Protocol::LL, 1)], Some(record)));
+        let started = Instant::now();
+        while health.standing().waits_for.is_none() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let standing = health.standing();
+        assert_eq!((standing.waits_for, standing.during), (Some(Rank(1)), Some(record)));
+        assert_eq!(health.fail(Fault::Aborted, health.present()).during, Some(record));
+        assert_eq!(waits.join().unwrap().err(), Some(Fault::Aborted));
+    });
+    assert_eq!(health.standing().waits_for, None, "the wait is over");
 }
 
 /// Who joins the bootstrap's ring anew misses notes.
