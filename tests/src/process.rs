@@ -165,7 +165,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn parse(line: &Line) -> Option<Failure> {
+    /// What a line says that reports one.
+    pub fn parse(line: &Line) -> Option<Failure> {
         let mut words = line.text.strip_prefix("failed ")?.splitn(3, ' ');
         let (kind, guilty, text) = (words.next()?, words.next()?, words.next()?);
         let guilty = guilty.split(',').filter_map(|rank| rank.parse().ok()).collect();
@@ -245,13 +246,26 @@ impl Process {
     /// # Panics
     /// If it does not come in time or the process ends before it.
     pub fn line(&mut self, prefix: &str, within: Duration) -> Line {
+        self.line_of(&[prefix], within)
+    }
+
+    /// The latest line seen so far that begins so.
+    pub fn seen(&self, prefix: &str) -> Option<Line> {
+        self.seen.iter().rfind(|line| line.text.starts_with(prefix)).cloned()
+    }
+
+    /// The next line that begins with any of these.
+    ///
+    /// # Panics
+    /// As [`Self::line`].
+    pub fn line_of(&mut self, prefixes: &[&str], within: Duration) -> Line {
         let deadline = Instant::now() + within;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let why = match self.lines.recv_timeout(left) {
                 Ok(line) => {
                     self.seen.push(line.clone());
-                    if line.text.starts_with(prefix) {
+                    if prefixes.iter().any(|prefix| line.text.starts_with(prefix)) {
                         return line;
                     }
                     continue;
@@ -261,7 +275,7 @@ impl Process {
             };
             self.signal(rustix::process::Signal::KILL);
             self.reap(Instant::now() + SOON);
-            panic!("rank {} did not print \"{prefix}\" {why} ({within:?}): {}", self.rank, self.transcript());
+            panic!("rank {} did not print {prefixes:?} {why} ({within:?}): {}", self.rank, self.transcript());
         }
     }
 

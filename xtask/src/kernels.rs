@@ -50,17 +50,18 @@ fn row(kernel: &Kernel) -> String {
         Protocol::LL128 => "crate::prims::Ll128, false",
         Protocol::Simple => "crate::prims::Simple, POSTER",
     };
+    let entry = format!("{kernel} of {}", kernel.threads_max());
     match kernel {
-        Kernel::Messages { .. } => format!("messages! {{ {kernel} = [{protocol}] }}\n"),
+        Kernel::Messages { .. } => format!("messages! {{ {entry} = [{protocol}] }}\n"),
         Kernel::Symmetric { func, dtype } => {
             let elements = dtype.map_or("u8".into(), rust_type);
-            format!("symmetric! {{ {kernel} = [{elements}]({func:?}) }}\n")
+            format!("symmetric! {{ {entry} = [{elements}]({func:?}) }}\n")
         }
         Kernel::Collective { func, algorithm, dtype, .. } => {
             let elements = dtype.map_or("u8".into(), rust_type);
             let peers = kernel.peers().map_or(String::new(), |peers| format!(", {peers}"));
             let walk = algorithm.name();
-            format!("collective! {{ {kernel} = {walk}[{elements}, {protocol}{peers}]({func:?}) }}\n")
+            format!("collective! {{ {entry} = {walk}[{elements}, {protocol}{peers}]({func:?}) }}\n")
         }
     }
 }
@@ -83,12 +84,12 @@ mod tests {
     fn a_row_names_the_walk_and_what_it_is_compiled_for() {
         let rows: Vec<String> = kernels().map(|kernel| row(&kernel)).collect();
         for expected in [
-            "{ oxccl_all_reduce_ring_simple_f32 = ring[f32, crate::prims::Simple, POSTER](AllReduce) }",
-            "{ oxccl_all_gather_oneshot4_ll = oneshot[u8, crate::prims::Ll<1>, false, 3](AllGather) }",
-            "{ oxccl_reduce_ring_ll_f8e4m3 = ring[oxccl_shared::reduce::F8E4M3, crate::prims::Ll<1>, false](Reduce) }",
-            "{ oxccl_send_recv_ll = [crate::prims::Ll<1>, false] }",
-            "symmetric! { oxccl_reduce_scatter_symmetric_i8 = [i8](ReduceScatter) }",
-            "symmetric! { oxccl_all_gather_symmetric = [u8](AllGather) }",
+            "{ oxccl_all_reduce_ring_simple_f32 of 512 = ring[f32, crate::prims::Simple, POSTER](AllReduce) }",
+            "{ oxccl_all_gather_oneshot4_ll of 384 = oneshot[u8, crate::prims::Ll<1>, false, 3](AllGather) }",
+            "{ oxccl_reduce_ring_ll_f8e4m3 of 384 = ring[oxccl_shared::reduce::F8E4M3, crate::prims::Ll<1>, false](Reduce) }",
+            "{ oxccl_send_recv_ll of 384 = [crate::prims::Ll<1>, false] }",
+            "symmetric! { oxccl_reduce_scatter_symmetric_i8 of 384 = [i8](ReduceScatter) }",
+            "symmetric! { oxccl_all_gather_symmetric of 384 = [u8](AllGather) }",
         ] {
             assert!(rows.iter().any(|row| row.contains(expected)), "{expected}");
         }

@@ -578,7 +578,7 @@ mod tests {
             ("NCCL_ALGO", "rings"),
             ("NCCL_ALGO", "ring;tree"),
             ("NCCL_ALGO", "allreduce:nvls"),
-            ("NCCL_NTHREADS", "416"),
+            ("NCCL_NTHREADS", "544"),
             ("NCCL_NTHREADS", "100"),
             ("NCCL_PROTO", "fast"),
             ("NCCL_P2P_DISABLE", "yes"),

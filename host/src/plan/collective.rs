@@ -84,7 +84,8 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let connected = connected.max(1);
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
-    let threads = facts.threads_of(protocol);
+    let ranks = spec.own_ranks(protocol, facts.nranks);
+    let threads = facts.threads_of(&Kernel::Collective { func: call.func, algorithm, protocol, dtype, ranks });
     let by_size = || facts.channels(call, candidate, threads, connected);
     let least = match spec.proxied {
         Proxied::OneTrip { .. } if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
@@ -96,7 +97,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         algorithm,
         protocol,
         dtype,
-        ranks: spec.own_ranks(protocol, facts.nranks),
+        ranks,
         channels: wanted.min(useful),
         threads,
         count,
@@ -175,7 +176,8 @@ impl Facts {
         let Some(blocks) = &self.tuning.blocks else { return connected };
         let (Candidate { algorithm, protocol }, bytes) = (candidate, self.buffer_bytes(call));
         if self.tuning.source.is_none() {
-            return tuning::channels(candidate, bytes, &self.machine, threads, connected);
+            let most = if protocol.is_counted() { blocks.simple_channels_max() } else { connected };
+            return tuning::channels(candidate, bytes, &self.machine, threads, connected.min(most));
         }
         let trips =
             |bytes: u64, trip: u64| bytes.div_ceil(trip).min(u64::from(blocks.ll_channels_max)) as u32;
@@ -191,7 +193,7 @@ impl Facts {
             _ if self.crosses_network() => {
                 bytes.div_ceil(net_channel_bytes(self.proxy_threads)).min(u64::from(u32::MAX)) as u32
             }
-            _ => blocks.simple_channels(bytes),
+            _ => blocks.simple_channels(call.func, self.nranks, bytes),
         }
     }
 }
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(planned(48 << 10), ("oxccl_all_reduce_twoshot4_ll_f32".into(), 32));
         assert_eq!(planned(64 << 10), ("oxccl_all_reduce_twoshot4_ll_f32".into(), 32));
         assert_eq!(planned(1 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
-        assert_eq!(planned(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 64));
+        assert_eq!(planned(256 << 20), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
         // Where the machine is known to have NVLinks everywhere.
         let facts = Facts { machine: Machine { is_searched: true, ..facts.machine }, ..facts };
         let planned = |count| {
@@ -429,7 +431,7 @@ mod tests {
         assert_eq!(planned(32 << 10), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 8));
         assert_eq!(planned(1 << 20), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 32));
         assert_eq!(planned(2 << 20), ("oxccl_all_reduce_twoshot4_ll128_f32".into(), 32));
-        assert_eq!(planned((2 << 20) + 1), ("oxccl_all_reduce_ring_simple_f32".into(), 32));
+        assert_eq!(planned((2 << 20) + 1), ("oxccl_all_reduce_ring_simple_f32".into(), 24));
     }
 
     #[test]

@@ -224,7 +224,20 @@ impl Facts {
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
     pub fn on(self, machine: Machine, rings: &[Vec<Rank>]) -> Facts {
         let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
-        Facts { ring_channels, ..self }.with_machine(machine)
+        Facts { ring_channels, ..self }.with_machine(machine).with_links()
+    }
+
+    /// The same if rings, trees or pairs use host memory, whatever links their GPUs.
+    pub fn through_host(self, kinds: [bool; 3]) -> Facts {
+        Facts { machine: self.machine.through_host(kinds), ..self }.with_links()
+    }
+
+    /// The same with the numbers for the links between the GPUs of a host.
+    fn with_links(self) -> Facts {
+        let is_by_nvlink = self.machine.pairs.kind <= PathKind::Nvl;
+        let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
+        let tuning = if is_measured && !is_by_nvlink { self.tuning.without_nvlink() } else { self.tuning };
+        Facts { tuning, ..self }
     }
 
     /// The same on this machine, which gets the hosts that are known here.
@@ -325,8 +338,8 @@ impl Facts {
     }
 
     /// Threads of a kernel's blocks.
-    pub(super) fn threads_of(&self, protocol: Protocol) -> u32 {
-        self.tuning.blocks.map_or(1, |blocks| blocks.threads(protocol))
+    pub(super) fn threads_of(&self, kernel: &Kernel) -> u32 {
+        self.tuning.blocks.map_or(1, |blocks| blocks.threads(kernel.protocol()).min(kernel.threads_max()))
     }
 
     /// Bytes of a tile of kernels with bulk copies, or 0. Peers cannot tell, but nobody has measured how they do where slots are not in

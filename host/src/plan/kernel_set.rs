@@ -43,7 +43,7 @@ impl Facts {
                 if calls().any(|call| self.connected(&call).has(candidate)) {
                     let Candidate { algorithm, protocol } = candidate;
                     let kernel = Kernel::of(func, algorithm, protocol, dtype, self.nranks);
-                    kernels.push((kernel, self.threads_of(protocol)));
+                    kernels.push((kernel, self.threads_of(&kernel)));
                 }
             }
         }

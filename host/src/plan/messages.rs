@@ -63,7 +63,8 @@ pub struct Arrangement {
 /// The kernel of a class, and the threads of its blocks.
 fn kernel_of(class: &MessageClass, facts: &Facts) -> (Kernel, u32) {
     let protocol = facts.message_protocol_for(class.protocol);
-    (Kernel::Messages { protocol }, facts.threads_of(protocol))
+    let kernel = Kernel::Messages { protocol };
+    (kernel, facts.threads_of(&kernel))
 }
 
 /// Every kernel that messages may need, and the threads of its blocks.

@@ -4,6 +4,7 @@ use super::copy_engines::WindowRow;
 use super::tuning::Architecture;
 use core::ops::RangeInclusive;
 use oxccl_shared::abi::{ConnLayout, Func, Protocol};
+use oxccl_shared::algo::kernels::THREADS_MAX;
 
 /// Thresholds and sizes for ranks on processors of a kind. Bytes of a call are its `count` times the element size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +76,9 @@ pub struct Blocks {
     pub ll_channels_max: u32,
     /// Channels of a Simple ring, by bytes of the longer buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
+    /// The same of a broadcast between two ranks, from so many bytes on: its root only sends, and more blocks than fill the link get in each
+    /// other's way.
+    pub pair_broadcast: Option<(u64, u32)>,
     /// Threads of a block that works by lines.
     pub ll_threads: u32,
     /// Threads of a block that works by Simple; the last warp posts.
@@ -127,8 +131,9 @@ pub struct ChannelLimits {
 }
 
 impl ChannelLimits {
-    /// What `threads` may be: a worker and the warp that posts, and what kernels are compiled for.
-    pub const THREADS: RangeInclusive<u32> = 64..=384;
+    /// What `threads` may be: a worker and the warp that posts, and what kernels are compiled for. A kernel that is compiled for fewer
+    /// takes as many as it can.
+    pub const THREADS: RangeInclusive<u32> = 64..=THREADS_MAX;
 
     /// A number of channels that respects the limits.
     pub fn apply(&self, channels: u32) -> u32 {
@@ -244,7 +249,8 @@ impl Tuning {
             MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
             MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
             MessageClass { max_bytes: 8 << 20, protocol: Protocol::Simple, channels: 16 },
-            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 32 },
+            // Each way. 32 are slower: two GPUs carry 350 GB/s with 24 and 314 with 32.
+            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
         ],
         // docs/measurements/2026-11-23-copy-engines.md, for two ranks; more were not measured.
         copy_engines: &[
@@ -300,6 +306,29 @@ impl Tuning {
         }
     }
 
+    /// The same for GPUs that do not all reach each other by NVLink: through memory of the host, or over PCI. Measured on two H100 with
+    /// `NCCL_P2P_DISABLE=1` (docs/measurements/2026-11-25-24-blocks.md): words that carry flags double what crosses PCI, and 16 blocks fill it.
+    pub fn without_nvlink(self) -> Tuning {
+        let blocks = self.blocks.map(|blocks| Blocks {
+            simple_channels: &[(0, 16)],
+            pair_broadcast: None,
+            ..blocks
+        });
+        Tuning {
+            one_shot_ll128_bytes: (0, 0),
+            two_shot_ll128_bytes: (0, 0),
+            pair_ll_max_bytes: &[],
+            broadcast_protocols: &[(96 << 10, Protocol::LL)],
+            messages: &[
+                MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+                MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
+                MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
+            ],
+            blocks,
+            ..self
+        }
+    }
+
     /// The same with blocks of so many threads, if the user says so.
     pub fn with_threads(self, threads: Option<u32>) -> Tuning {
         let blocks = self.blocks.map(|blocks| threads.map_or(blocks, |threads| blocks.with_threads(threads)));
@@ -325,9 +354,12 @@ impl Blocks {
         hops_ll128_channel_bytes: 4 << 10,
         ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
-        simple_channels: &[(0, 24), (8 << 20, 32), (64 << 20, 64)],
+        // 18 % of Hopper's multiprocessors, as NCCL takes; 64 carry 10 to 25 % more of 1 GiB (docs/measurements/2026-11-25-24-blocks.md), and
+        // `NCCL_MIN_NCHANNELS` has them.
+        simple_channels: &[(0, 24)],
+        pair_broadcast: Some((8 << 20, 16)),
         ll_threads: 384,
-        simple_threads: 384,
+        simple_threads: THREADS_MAX,
         // Ordinary copies are faster so far: docs/measurements/2026-11-23-bulk-copies.md.
         tile_bytes: 0,
         ring_channels: 64,
@@ -337,7 +369,8 @@ impl Blocks {
         ring_ll128_slot_bytes: 32 << 10,
         mesh_ll_slot_bytes: 32 << 10,
         mesh_ll128_slot_bytes: 72 << 10,
-        ring_slot_bytes: 256 << 10,
+        // Eight turns of a ring's 480 workers with four packs each: no pass is left over.
+        ring_slot_bytes: 240 << 10,
         mesh_slot_bytes: 64 << 10,
         tree_slot_bytes: 128 << 10,
     };
@@ -345,7 +378,8 @@ impl Blocks {
     /// See [`Tuning::SM_70`].
     const SM_70: Blocks = Blocks {
         ll_channels_max: 16,
-        simple_channels: &[(0, 16), (32 << 20, 32)],
+        simple_channels: &[(0, 16), (32 << 20, 24)],
+        pair_broadcast: None,
         ring_channels: 32,
         mesh_channels: 16,
         mesh_ll128_slot_bytes: 32 << 10,
@@ -354,9 +388,9 @@ impl Blocks {
 
     fn with_threads(self, threads: u32) -> Blocks {
         // A word to a thread.
-        let trip = u64::from(threads) * 8;
+        let trip = u64::from(threads.min(384)) * 8;
         Blocks {
-            ll_threads: threads,
+            ll_threads: threads.min(384),
             simple_threads: threads,
             hops_trip_bytes: trip,
             ring_trip_bytes: trip,
@@ -396,8 +430,17 @@ impl Blocks {
         }
     }
 
+    /// The most channels by Simple, unless the user wants more.
+    pub(super) fn simple_channels_max(&self) -> u32 {
+        self.simple_channels.iter().map(|(_, channels)| *channels).max().unwrap_or(1)
+    }
+
     /// Channels of a Simple ring that works on so many bytes.
-    pub(super) fn simple_channels(&self, bytes: u64) -> u32 {
+    pub(super) fn simple_channels(&self, func: Func, nranks: u32, bytes: u64) -> u32 {
+        let pair = self.pair_broadcast.filter(|_| func == Func::Broadcast && nranks == 2);
+        if let Some((_, channels)) = pair.filter(|(from_bytes, _)| bytes >= *from_bytes) {
+            return channels;
+        }
         let line = self.simple_channels.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
         line.map_or(1, |(_, channels)| *channels)
     }

@@ -9,6 +9,9 @@ use core::fmt;
 /// Protocols of messages. LL128 would need slots between all pairs for a gain between LL and Simple only.
 pub const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 
+/// The most threads that any kernel's blocks have.
+pub const THREADS_MAX: u32 = 512;
+
 /// A kernel. Its name is what it is displayed as: `oxccl_<function>_<algorithm><ranks>_<protocol>_<type>`, without what does not
 /// apply, `oxccl_send_recv_<protocol>`, and `oxccl_<function>_symmetric_<type>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -86,6 +89,15 @@ impl Kernel {
             Kernel::Collective { algorithm, .. } => {
                 matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot | Algorithm::TwoLevel)
             }
+        }
+    }
+
+    /// The most threads of a block, by which the assembler divides a multiprocessor's registers. Rings by Simple have more packs in flight
+    /// with more threads, and what they save between slices costs less than that brings (docs/measurements/2026-11-25-24-blocks.md).
+    pub const fn threads_max(&self) -> u32 {
+        match self {
+            Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. } => THREADS_MAX,
+            _ => 384,
         }
     }
 

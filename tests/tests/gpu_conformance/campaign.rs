@@ -229,6 +229,21 @@ impl Fault {
         if reports == 2 { Ok(last) } else { Err(format!("{reports} lines of a stall and its end: {errors}")) }
     }
 
+    /// One rank has heard of it; every one has, or hears of it now.
+    fn mismatch_as_stall(&self, job: &mut Job, since: Instant) -> Result<Duration, String> {
+        let mut last = Duration::ZERO;
+        for rank in &mut job.ranks {
+            let line = rank.seen("stall Mismatch ").unwrap_or_else(|| rank.line("stall Mismatch ", SOON));
+            let words: Vec<&str> = line.text.split(' ').collect();
+            let either = words[2] == self.rank.to_string() || self.nranks == 2;
+            if !either || words[4] != self.number().to_string() {
+                return Err(format!("rank {} heard {:?}", rank.rank, line.text));
+            }
+            last = last.max(line.at.saturating_duration_since(since).saturating_sub(WARN));
+        }
+        Ok(last)
+    }
+
     fn death(&self, job: &mut Job, since: Instant) -> Result<Duration, String> {
         let mut last = Duration::ZERO;
         for rank in job.without(&[self.rank]) {
@@ -247,10 +262,17 @@ impl Fault {
         failure.text.contains(&format!("(operation {})", self.number()))
     }
 
-    /// All fail, and somebody says which rank called something else. With two ranks each is the other's.
+    /// All fail, and somebody says which rank called something else. With two ranks each is the other's. Calls whose kernels wait on
+    /// connections of their own are a stall of that class instead.
     fn mismatch(&self, job: &mut Job, since: Instant) -> Result<Duration, String> {
-        let failures: Vec<(u32, Failure)> =
-            job.ranks.iter_mut().map(|rank| (rank.rank, rank.failure(SOON))).collect();
+        let mut failures: Vec<(u32, Failure)> = Vec::new();
+        for rank in &mut job.ranks {
+            let line = rank.line_of(&["failed ", "stall Mismatch "], SOON);
+            match Failure::parse(&line) {
+                Some(failure) => failures.push((rank.rank, failure)),
+                None => return self.mismatch_as_stall(job, since),
+            }
+        }
         let names = |(rank, failure): &(u32, Failure)| {
             failure.kind == "Mismatch"
                 && self.is_named_in(failure)

@@ -1,10 +1,10 @@
-//! What becomes of a row of the list of kernels: a pointer to the arguments, because a `gpu-kernel` takes only primitives and pointers.
+//! What becomes of a row of the list of kernels: its bound of threads is NVIDIA's; a pointer to the arguments, because a `gpu-kernel` takes only primitives and pointers.
 
 /// A workgroup has one barrier, so its first worker tells the peers.
 pub const POSTER: bool = false;
 
 macro_rules! collective {
-    ($name:ident = $walk:ident[$($arg:tt)*]($func:ident)) => {
+    ($name:ident of $threads:literal = $walk:ident[$($arg:tt)*]($func:ident)) => {
         /// # Safety
         /// 1. Launched with [`crate::gpu::amdgcn::LDS_BYTES`] of LDS and arguments for this entry, which live as long as the kernel.
         #[unsafe(no_mangle)]
@@ -19,7 +19,7 @@ macro_rules! collective {
 pub(crate) use collective;
 
 macro_rules! messages {
-    ($name:ident = [$($arg:tt)*]) => {
+    ($name:ident of $threads:literal = [$($arg:tt)*]) => {
         /// # Safety
         /// 1. Launched with [`crate::gpu::amdgcn::LDS_BYTES`] of LDS and arguments for this entry, which live as long as the kernel.
         #[unsafe(no_mangle)]

@@ -82,8 +82,12 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
         if is_aligned {
             packs::<M, 1>(share, places, |[pack]| pack.map(&word));
         }
-        let done = if is_aligned { whole_packs(len_bytes) } else { 0 };
-        units::<M, T, 1, 2>(share, places, done, |[x]| T::from_low_bits(word(x.to_low_bits())));
+        let done = whole_packs(len_bytes);
+        let rest = |[x]: [T; 1]| T::from_low_bits(word(x.to_low_bits()));
+        match is_aligned {
+            true => units::<M, T, 1, 1>(share, places, done, rest),
+            false => units::<M, T, 1, 8>(share, places, 0, rest),
+        }
     }
 }
 
@@ -134,6 +138,12 @@ unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
         if places.is_aligned(size_of::<Pack>()) {
             packs::<M, 2>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
             units::<M, T, 2, 1>(share, places, done, element);
+        } else if size_of::<T>() <= UNIT_BYTES
+            && places.is_aligned(UNIT_BYTES)
+            && places.len_bytes.is_multiple_of(UNIT_BYTES)
+        {
+            let unit = |[a, b]: [u32; 2]| word(u64::from(a), u64::from(b)) as u32;
+            units::<M, u32, 2, 16>(share, places, 0, unit);
         } else {
             units::<M, T, 2, 4>(share, places, 0, element);
         }

@@ -3,13 +3,13 @@
 //! Gives: one entry point of a GPU for each row.
 //! Never: what kernels do: that is [`super::run`].
 //!
-//! A row names its walk in [`super::run`] by the algorithm's name, so an algorithm without one does
+//! A row states the most threads of a block and names its walk in [`super::run`] by the algorithm's name, so an algorithm without one does
 //! not compile:
 //!
 //! ```text
-//! collective! { oxccl_all_reduce_ring_ll_f32 = ring[f32, crate::prims::Ll<1>, false](AllReduce) }
-//! messages! { oxccl_send_recv_simple = [crate::prims::Simple, POSTER] }
-//! symmetric! { oxccl_all_reduce_symmetric_f32 = [f32](AllReduce) }
+//! collective! { oxccl_all_reduce_ring_ll_f32 of 384 = ring[f32, crate::prims::Ll<1>, false](AllReduce) }
+//! messages! { oxccl_send_recv_simple of 384 = [crate::prims::Simple, POSTER] }
+//! symmetric! { oxccl_all_reduce_symmetric_f32 of 384 = [f32](AllReduce) }
 //! ```
 //!
 //! A machine says what becomes of a row: the calling convention, how arguments arrive and whether blocks have posters.

@@ -6,11 +6,11 @@ pub const POSTER: bool = true;
 /// The most threads of a block, so that the assembler knows how many registers it may use: 65,536 divided by them. A comment that
 /// `cargo xtask build-ptx` moves to the entry's head, where Rust cannot put it.
 macro_rules! launch_bound {
-    () => {
+    ($threads:literal) => {
         // SAFETY: a comment.
         unsafe {
             core::arch::asm!(
-                "// oxccl: .maxntid 384, 1, 1",
+                concat!("// oxccl: .maxntid ", $threads, ", 1, 1"),
                 "// oxccl: .minnctapersm 1",
                 options(nomem, nostack)
             )
@@ -19,12 +19,12 @@ macro_rules! launch_bound {
 }
 
 macro_rules! collective {
-    ($name:ident = $walk:ident[$($arg:tt)*]($func:ident)) => {
+    ($name:ident of $threads:literal = $walk:ident[$($arg:tt)*]($func:ident)) => {
         /// # Safety
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::CollArgs) {
-            launch_bound!();
+            launch_bound!($threads);
             // SAFETY: obligation 1.
             unsafe { run::$walk::<_, $($arg)*>($crate::gpu::ptx::Ptx, &args, oxccl_shared::abi::Func::$func) }
         }
@@ -48,7 +48,7 @@ macro_rules! parameter {
 }
 
 macro_rules! symmetric {
-    ($name:ident = [$element:ty]($func:ident)) => {
+    ($name:ident of $threads:literal = [$element:ty]($func:ident)) => {
         /// # Safety
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
@@ -56,7 +56,7 @@ macro_rules! symmetric {
             let own = parameter!($name as oxccl_shared::abi::SymmetricArgs);
             let ranks =
                 own.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::SymmetricArgs, ranks)).cast();
-            launch_bound!();
+            launch_bound!($threads);
             // SAFETY: obligation 1.
             unsafe {
                 crate::kernel::symmetric::symmetric::<_, $element>(
@@ -71,14 +71,14 @@ macro_rules! symmetric {
 }
 
 macro_rules! messages {
-    ($name:ident = [$($arg:tt)*]) => {
+    ($name:ident of $threads:literal = [$($arg:tt)*]) => {
         /// # Safety
         /// 1. Launched by the host library, with arguments that it made for this entry.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(args: oxccl_shared::abi::MessageArgs) {
             let own = parameter!($name as oxccl_shared::abi::MessageArgs);
             let messages = own.wrapping_byte_add(core::mem::offset_of!(oxccl_shared::abi::MessageArgs, messages)).cast();
-            launch_bound!();
+            launch_bound!($threads);
             // SAFETY: obligation 1.
             unsafe { run::messages::<_, $($arg)*>($crate::gpu::ptx::Ptx, &args.launch, messages) }
         }

@@ -197,7 +197,7 @@ impl Steps for DeviceWanted<'_> {
         let (arena, agreed) = Arena::connect_first(bootstrap, &wanted).map_err(Box::new)?;
         *layout = layout.clone().with_domains(arena.domains().clone());
         let kinds = [ConnKind::Ring, ConnKind::Tree, ConnKind::Mesh];
-        facts.machine = facts.machine.through_host(kinds.map(|kind| layout.is_through_host(kind)));
+        *facts = facts.through_host(kinds.map(|kind| layout.is_through_host(kind)));
         Ok(Plan { shared: Some((arena, agreed)), ..plan })
     }
 
