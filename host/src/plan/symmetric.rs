@@ -41,8 +41,9 @@ const GRAIN_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 32 << 10;
 /// A warp that loads, eight that combine and one that stores; and without something to combine.
 const THREADS: [u32; 2] = [96, 320];
-/// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory.
-const TILE_BYTES: [u32; 3] = [16 << 10, 8 << 10, 8 << 10];
+/// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory. A tile of
+/// operands costs 0.4 us however short it is (docs/measurements/2026-11-25-symmetric-kernels.md).
+const TILE_BYTES: [u32; 3] = [16 << 10, 16 << 10, 8 << 10];
 
 impl SymmetricPlan {
     /// Its kernel.

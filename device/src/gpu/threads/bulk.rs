@@ -55,6 +55,8 @@ unsafe fn copy<M: KernelMachine>(share: Share, dst: usize, dst2: usize, src: usi
             units::<M, u8, 1, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 16>(share, places, 0, |[unit]| unit);
+        } else if places.is_aligned(2) && len_bytes.is_multiple_of(2) {
+            units::<M, u16, 1, 16>(share, places, 0, |[unit]| unit);
         } else {
             units::<M, u8, 1, 16>(share, places, 0, |[byte]| byte);
         }
@@ -144,6 +146,8 @@ unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
         {
             let unit = |[a, b]: [u32; 2]| word(u64::from(a), u64::from(b)) as u32;
             units::<M, u32, 2, 16>(share, places, 0, unit);
+        } else if size_of::<T>() == 2 {
+            units::<M, T, 2, 16>(share, places, 0, element);
         } else {
             units::<M, T, 2, 4>(share, places, 0, element);
         }
