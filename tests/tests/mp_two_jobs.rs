@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 const NRANKS: u32 = 3;
+/// Ranks that come one after the other.
+const APART: Duration = Duration::from_millis(50);
 
-/// A rank of a job that meets at that port. A program between this test and the rank starts it, as a script would.
+/// A rank of a job that meets at that port. No other rank has its parent, so that the root waits longer for others than tests may take.
 fn rank(port: u16, rank: u32, secret: &str) -> Process {
     let launch = Launch::without_id(RANK, 99)
         .id("env")
@@ -37,16 +39,11 @@ fn refused(process: &mut Process) -> Failure {
 fn both_fail_and_say_why() {
     for first in [[0, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 0]] {
         let port = free_port();
-        let (mut jobs, mut started) = ([Job::new(), Job::new()], Vec::new());
-        for (rank_number, job) in first.into_iter().enumerate() {
-            jobs[job].ranks.push(rank(port, rank_number as u32, ""));
-            started.push((job, rank_number));
-            std::thread::sleep(Duration::from_millis(30));
-        }
-        for (job, rank_number) in (0..2).flat_map(|job| (0..NRANKS as usize).map(move |rank| (job, rank))) {
-            if !started.contains(&(job, rank_number)) {
-                jobs[job].ranks.push(rank(port, rank_number as u32, ""));
-            }
+        let mut jobs = [Job::new(), Job::new()];
+        let others = first.map(|job| 1 - job);
+        for (job, number) in first.into_iter().chain(others).zip((0..NRANKS).cycle()) {
+            jobs[job].ranks.push(rank(port, number, ""));
+            std::thread::sleep(APART);
         }
         let begun = Instant::now();
         for process in jobs.iter_mut().flat_map(|job| &mut job.ranks) {

@@ -40,9 +40,11 @@ pub enum Jobs {
     Any,
 }
 
-/// How long a root of [`Jobs::Any`] whose ranks were started by several processes of a host waits for a rank to come twice, since those may
-/// be two jobs that mix.
-const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+/// How long a root of [`Jobs::Any`] that has all ranks waits for one that comes twice, since those it has may be of two jobs. Two jobs that one
+/// shell starts begin within milliseconds.
+const SETTLES_WITHIN: Duration = Duration::from_millis(200);
+/// The same where several processes of a host have started its ranks, as two scripts do, or two terminals.
+const SEVERAL_PARENTS_SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -159,9 +161,9 @@ impl Rendezvous {
         }
         self.entries.insert(rank, entry);
         if self.is_complete() {
-            match self.may_be_two_jobs() {
-                true => self.phase = Phase::Gathering { until: now + SETTLES_WITHIN },
-                false => self.assign(),
+            match self.settles_within() {
+                Some(time) => self.phase = Phase::Gathering { until: now + time },
+                None => self.assign(),
             }
         }
     }
@@ -170,10 +172,17 @@ impl Rendezvous {
         self.expected.is_some_and(|(nranks, _)| self.entries.len() as u64 == u64::from(nranks))
     }
 
-    fn may_be_two_jobs(&self) -> bool {
-        let mut entries = self.entries.values();
-        self.jobs == Jobs::Any
-            && entries.any(|entry| self.entries.values().any(|other| entry.has_other_parent(other)))
+    /// How long it takes until the ranks that have come can be taken for those of one job.
+    fn settles_within(&self) -> Option<Duration> {
+        let entries = || self.entries.values();
+        let has_several_parents =
+            || entries().any(|entry| entries().any(|other| entry.has_other_parent(other)));
+        match self.jobs {
+            Jobs::One => None,
+            Jobs::Any if self.entries.len() == 1 => None,
+            Jobs::Any if has_several_parents() => Some(SEVERAL_PARENTS_SETTLE_WITHIN),
+            Jobs::Any => Some(SETTLES_WITHIN),
+        }
     }
 
     /// The number of ranks, once one has stated it.
