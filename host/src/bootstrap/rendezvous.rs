@@ -238,7 +238,10 @@ impl Rendezvous {
                         (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
                     self.fail(now, Failure::Missing { ranks, nranks, waited: now.duration_since(first_at) });
                 }
-                _ => self.phase = Phase::Finished,
+                _ => {
+                    self.phase = Phase::Finished;
+                    self.replies.extend(self.rival.take().map(|rival| (rival.conn, Reply::Leaving)));
+                }
             },
             Phase::Failed { until, .. } if now >= until => self.phase = Phase::Finished,
             _ => {}

@@ -22,7 +22,8 @@ pub fn rendezvous(data: &[u8]) {
                 let conn = ConnId(next_conn);
                 next_conn += 1;
                 let before = root.is_finished();
-                let (process, parent, wants_root) = (next_conn as u32, u32::from(input.u8() % 2), false);
+                let how = input.u8();
+                let (process, parent, wants_root) = (next_conn as u32, u32::from(how % 2), how & 6 == 0);
                 let register = Register { nranks, listener: addr(rank), process, parent, wants_root };
                 root.register(now, conn, rank, addr(rank), register);
                 if !before && root.deadline().is_some() {

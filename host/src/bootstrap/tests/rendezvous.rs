@@ -329,7 +329,10 @@ fn a_rank_zero_waits_for_the_root_of_an_earlier_communicator() {
     failed.register(0, 0, 2);
     failed.rendezvous.lost(failed.now, ConnId(0));
     failed.claim(1, 2);
-    for mut root in [done, failed] {
+    let mut unused = Root::new();
+    unused.claim(1, 2);
+    unused.pass(UNUSED);
+    for mut root in [done, failed, unused] {
         assert_eq!(root.replies(), [(1, Reply::Leaving)]);
     }
 }
