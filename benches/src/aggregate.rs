@@ -14,6 +14,11 @@ use oxccl::{Config, ConfigError};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+/// Bits of a number of bytes below a MiB.
+const MIB_BITS: u32 = 20;
+/// 1 EiB.
+const MEMORY_MAX_MIB: u64 = 1 << 40;
+
 /// Options of `oxccl aggregate`.
 #[derive(Args)]
 pub struct AggregateArgs {
@@ -21,7 +26,7 @@ pub struct AggregateArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:28040")]
     listen: SocketAddr,
     /// Most memory for buffers of all jobs, in MiB; a job takes up to 2 MiB for each of its heads
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=MEMORY_MAX_MIB))]
     memory: u64,
     /// A network (IB) by which the data of ranks go that have OXCCL_AGGREGATOR_NET set; NCCL_IB_HCA says over which of its ports
     #[arg(long, value_name = "NETWORK")]
@@ -56,7 +61,7 @@ fn serve(args: &AggregateArgs) -> Result<(), AggregateError> {
     let secret = Config::aggregator_secret().map_err(AggregateError::Secret)?;
     let config = Config::from_env()?;
     let encrypt = config.net.socket.encrypt;
-    let memory_max_bytes = args.memory << 20;
+    let memory_max_bytes = args.memory << MIB_BITS;
     let plugins = PluginConfig::parse("none");
     let named = |name: &String| NetConfig { name: Some(name.clone()), plugins, ..config.net };
     let net = args.net.as_ref().map(|name| net::find(&named(name))).transpose()?;

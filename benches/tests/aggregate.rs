@@ -42,3 +42,15 @@ fn it_says_where_it_listens_or_why_it_does_not() {
     let said = refused(command);
     assert!(said.contains(&addr), "{said}");
 }
+
+/// A server without memory refused every job, and one of 2^44 MiB counted as one without.
+#[test]
+fn memory_that_no_job_fits_into_or_no_machine_has_is_refused() {
+    for mib in ["0", "17592186044416", "-1"] {
+        let mut command = aggregate("127.0.0.1:0");
+        let output = command.arg(format!("--memory={mib}")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--memory") && said.contains(mib), "{said}");
+    }
+}

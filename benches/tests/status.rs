@@ -127,3 +127,12 @@ fn a_watch_ends_with_its_reader_and_with_its_process() {
     let output = job.status(&[]);
     assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("there is no process {pid}")));
 }
+
+/// It once asked without a pause.
+#[test]
+fn a_watch_pauses_between_questions() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    let output = command.args(["status", "--watch", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("at least 0.01 s"));
+}

@@ -66,6 +66,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         BootstrapError::NoDescriptor { rank, .. } => {
             ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())
         }
+        BootstrapError::RootAddrTaken { .. } => ("RootAddrTaken", vec![0]),
         BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
         _ => ("Bootstrap", vec![]),
     }

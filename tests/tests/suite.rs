@@ -17,6 +17,7 @@ mod net;
 mod mp_collectives;
 mod mp_hosts;
 mod mp_init;
+mod mp_two_jobs;
 mod mp_launch;
 mod mp_launch_hosts;
 mod mp_end;

@@ -27,7 +27,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "http://HOST[:PORT][/PATH]", conflicts_with_all = ["json", "last", "prometheus"])]
     pub otlp: Option<Endpoint>,
     /// Ask again after so many seconds, until interrupted
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(long, value_name = "SECS", value_parser = interval)]
     pub watch: Option<Duration>,
     /// How long the processes wait for the other ranks of their communicators; 0: these are not asked
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = seconds)]
@@ -55,7 +55,16 @@ impl StatusArgs {
     }
 }
 
+/// Between two questions.
+const WATCHES_EVERY_MIN: Duration = Duration::from_millis(10);
+
 fn seconds(text: &str) -> Result<Duration, &'static str> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or("a number of seconds was expected")
+}
+
+/// Without a pause every process of the job, and this one, would do nothing but ask and answer.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let interval = seconds(text)?;
+    if interval < WATCHES_EVERY_MIN { Err("at least 0.01 s was expected") } else { Ok(interval) }
 }

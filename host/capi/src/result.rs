@@ -89,6 +89,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         | BootstrapError::Unreachable { .. }
         | BootstrapError::MissingRanks { .. } => Code::RemoteError,
         BootstrapError::DuplicateRank { .. }
+        | BootstrapError::RootAddrTaken { .. }
         | BootstrapError::RankOutOfRange { .. }
         | BootstrapError::WorldSizeMismatch { .. }
         | BootstrapError::BadMember { .. } => Code::InvalidUsage,

@@ -58,6 +58,13 @@ pub enum Launcher {
     Mpich,
 }
 
+impl Launcher {
+    /// Whether its variables tell jobs apart.
+    pub(super) fn names_jobs(self) -> bool {
+        self != Launcher::Oxccl
+    }
+}
+
 /// The rendezvous address: rank 0 listens there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeetingPoint {

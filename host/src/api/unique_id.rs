@@ -97,7 +97,8 @@ impl LaunchEnv {
         // All ranks must choose alike, and resolvers differ in their order of families: IPv4 wins everywhere.
         let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
         let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
-        Ok(UniqueId::from_address(*addr, &self.secret_seed(addr.ip())?))
+        let id = UniqueId::from_address(*addr, &self.secret_seed(addr.ip())?);
+        Ok(if self.launcher.names_jobs() { id } else { id.of_any_job() })
     }
 
     fn unique_id_by(&self, pmi: &Pmi) -> Result<UniqueId, LaunchError> {

@@ -24,7 +24,7 @@ use super::reach::Reach;
 use super::rendezvous;
 use super::rendezvous_wire::Introduction;
 use super::ring::Side;
-use super::root;
+use super::root_address;
 use super::service::Service;
 use super::side::far_parent;
 use super::sock::{self, Deadline};
@@ -83,8 +83,8 @@ impl Bootstrap {
         config: &BootstrapConfig,
         cancel: &Cancel,
     ) -> Result<Bootstrap, BootstrapError> {
-        if id.kind() == RootKind::ByRankZero && rank.0 == 0 {
-            root::start_at_address(id, config, cancel)?;
+        if id.kind() != RootKind::Created && rank.0 == 0 {
+            root_address::start(id, nranks, config, cancel)?;
         }
         let mut root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
             if cancel.is_called() {

@@ -4,7 +4,7 @@
 //! Never: allocates for a list of ranks, however many are missing.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::os::NoDescriptor;
@@ -108,6 +108,21 @@ impl From<RankListForm> for RankList {
     }
 }
 
+/// A process that claims a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Claimant {
+    /// The address that it came from.
+    pub ip: IpAddr,
+    /// Its number on its host.
+    pub process: u32,
+}
+
+impl fmt::Display for Claimant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} at {}", self.process, self.ip)
+    }
+}
+
 /// Why a connection was not trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AuthFailure {
@@ -129,6 +144,23 @@ pub enum AuthFailure {
     WrongPeer,
 }
 
+/// Who listens where a rank 0 would.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Occupant {
+    /// A root whose secret is another.
+    #[error("another job, which has another secret, meets there")]
+    OtherJob,
+    /// Whatever does not speak this protocol.
+    #[error("another program, or another version of OxCCL, listens there")]
+    OtherProgram,
+    /// The root of an earlier communicator of this job, which did not end.
+    #[error("an earlier communicator of this job still meets there")]
+    EarlierRoot,
+    /// Nobody who answers.
+    #[error("it is in use, and nobody answers there")]
+    Silent,
+}
+
 /// Errors of the rendezvous, and between ranks afterwards.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
@@ -143,14 +175,17 @@ pub enum BootstrapError {
         waited: Duration,
     },
     /// Two processes claim the same rank.
-    #[error("rank {rank} came twice: from {first} and from {second}; every process needs its own rank")]
+    #[error(
+        "rank {rank} came twice, as {first} and as {second}: every process of a job needs its own rank, and every job its own address \
+         (OXCCL_COMM_ID or NCCL_COMM_ID)"
+    )]
     DuplicateRank {
         /// The rank.
         rank: Rank,
-        /// Address of the first claim.
-        first: SocketAddr,
-        /// Address of the second claim.
-        second: SocketAddr,
+        /// The process that came first.
+        first: Claimant,
+        /// The process that came second.
+        second: Claimant,
     },
     /// A rank is not below the number of ranks, or that number exceeds the maximum.
     #[error("{}", out_of_range(*.rank, *.nranks))]
@@ -204,6 +239,17 @@ pub enum BootstrapError {
         waited: Duration,
         /// The last attempt's error.
         errno: i32,
+    },
+    /// Rank 0 cannot listen at the address where its job meets.
+    #[error(
+        "rank 0 cannot listen at {addr}, where its job meets: {occupant}; give every job an address of its own (OXCCL_COMM_ID or \
+         NCCL_COMM_ID)"
+    )]
+    RootAddrTaken {
+        /// The address.
+        addr: SocketAddr,
+        /// Who listens there.
+        occupant: Occupant,
     },
     /// The root ended before it had assigned the neighbours.
     #[error("the root at {addr} went away before all ranks had come; did its process die?")]

@@ -39,6 +39,8 @@ pub(crate) enum RootKind {
     Created = 0,
     /// Rank 0 starts it when it connects, so the others may have to wait for it.
     ByRankZero = 1,
+    /// The same, and the secret is the same for all jobs of a user that meet at this address.
+    ByRankZeroOfAnyJob = 2,
 }
 
 /// Why 128 bytes are not a unique id.
@@ -71,6 +73,12 @@ impl UniqueId {
     /// is as hard to guess as `seed`: a job id keeps other jobs out, not an attacker.
     pub fn from_address(addr: SocketAddr, seed: &[u8]) -> UniqueId {
         UniqueId::new(addr, Secret::from_seed(seed), RootKind::ByRankZero)
+    }
+
+    /// This id where nothing but the address tells the job from others.
+    #[must_use]
+    pub(crate) fn of_any_job(self) -> UniqueId {
+        UniqueId { kind: RootKind::ByRankZeroOfAnyJob, ..self }
     }
 
     /// This id for ranks that share a key besides it: only who has both joins, and all keys of the communicator follow from both.
@@ -120,6 +128,7 @@ impl UniqueId {
         let kind = match reader.u8()? {
             0 => RootKind::Created,
             1 => RootKind::ByRankZero,
+            2 => RootKind::ByRankZeroOfAnyJob,
             _ => return Err(Malformed),
         };
         let addr = reader.addr()?;

@@ -44,7 +44,7 @@ pub(crate) fn reach_root(
     let addr = id.root_addr();
     let patience = match id.kind() {
         RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
-        RootKind::ByRankZero => config.timeout,
+        RootKind::ByRankZero | RootKind::ByRankZeroOfAnyJob => config.timeout,
     };
     let deadline = Deadline::after(patience).or_cancelled(cancel);
     let hello = Hello { purpose: Purpose::Register, from: me, to: ROOT, tag: 0 };
@@ -113,7 +113,7 @@ pub(crate) fn register(
     let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
     let deadline = Deadline::after(patience).or_cancelled(cancel);
     let mut message = Vec::new();
-    frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener }.to_bytes()]);
+    frame::push(&mut message, KIND_REGISTER, &[&Register::of_this_process(nranks, listener).to_bytes()]);
     root.write_all(&message, &deadline).map_err(lost)?;
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
@@ -150,7 +150,7 @@ pub(crate) fn leave_unmet(id: &UniqueId, me: Rank, nranks: u32, config: &Bootstr
 pub(crate) fn register_and_leave(root: &mut Channel, nranks: u32) {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let mut message = Vec::new();
-    frame::push(&mut message, KIND_REGISTER, &[&Register { nranks, listener: nowhere }.to_bytes()]);
+    frame::push(&mut message, KIND_REGISTER, &[&Register::of_this_process(nranks, nowhere).to_bytes()]);
     let _ = root.write_all(&message, &Deadline::after(RETRY_MAX));
 }
 

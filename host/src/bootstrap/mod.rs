@@ -6,7 +6,7 @@
 //!
 //! Every rank registers with the root and learns its successor in the ring and its parent in a tree; both then carry
 //! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
-//! `side`, `rendezvous`, `gather`, `gather_tree`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `join`, `state`, `ring_repair`,
+//! `side`, `rendezvous`, `gather`, `gather_tree`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `root_address`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
 //! the duration of the rendezvous, and some more for the handshakes of many ranks.
 //!
@@ -43,6 +43,7 @@ pub(crate) mod channel;
 pub(crate) mod acceptor;
 mod root_help;
 mod root;
+mod root_address;
 mod join;
 mod incidents;
 mod links;
@@ -60,7 +61,7 @@ pub use cancel::Cancel;
 pub use config::BootstrapConfig;
 pub(crate) use config::PEER_DEAD_AFTER;
 pub use endpoint::Bootstrap;
-pub use error::{AuthFailure, BootstrapError, RANKS_NAMED_MAX, RankList};
+pub use error::{AuthFailure, BootstrapError, Claimant, Occupant, RANKS_NAMED_MAX, RankList};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;
 pub use incidents::{Counts, Incidents, Searches};

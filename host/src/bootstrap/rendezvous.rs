@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
-use super::error::{BootstrapError, NRANKS_MAX};
+use super::error::{BootstrapError, Claimant, NRANKS_MAX};
 use super::rendezvous_wire::{Failure, Register, Reply};
 use super::side::far_parent;
 use crate::os::NoDescriptor;
@@ -31,11 +31,39 @@ pub const ACCEPT_RANKS: &str = "accept all ranks as their root";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
+/// Whose ranks may come to a root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Jobs {
+    /// Those of one job: another one's have another secret.
+    One,
+    /// Perhaps those of several, which nothing tells apart: they were started by hand, with one address.
+    Any,
+}
+
+/// How long a root of [`Jobs::Any`] that has all ranks waits for one that comes twice, since those it has may be of two jobs. Two jobs that one
+/// shell starts begin within milliseconds.
+const SETTLES_WITHIN: Duration = Duration::from_millis(200);
+/// The same where several processes of a host have started its ranks, as two scripts do, or two terminals.
+const SEVERAL_PARENTS_SETTLE_WITHIN: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     conn: ConnId,
     remote: SocketAddr,
     listener: SocketAddr,
+    process: u32,
+    parent: u32,
+}
+
+impl Entry {
+    fn claimant(&self) -> Claimant {
+        Claimant { ip: self.remote.ip(), process: self.process }
+    }
+
+    /// Whether another process of the same host started it.
+    fn has_other_parent(&self, other: &Entry) -> bool {
+        self.remote.ip() == other.remote.ip() && self.parent != other.parent
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +78,13 @@ enum Phase {
 pub struct Rendezvous {
     phase: Phase,
     timeout: Duration,
+    jobs: Jobs,
     first_at: Option<Instant>,
     /// Number of ranks, and the rank that stated it.
     expected: Option<(u32, Rank)>,
     entries: BTreeMap<Rank, Entry>,
+    /// A rank 0 that would be the root itself, and came before this root's own.
+    rival: Option<Entry>,
     /// Ranks whose connection broke before they registered, and when they count as dead.
     vanished: BTreeMap<Rank, Instant>,
     replies: VecDeque<(ConnId, Reply)>,
@@ -65,13 +96,15 @@ const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 impl Rendezvous {
     /// Waits `unused` for a first rank, and `timeout` from then for the others.
-    pub fn new(now: Instant, unused: Duration, timeout: Duration) -> Rendezvous {
+    pub fn new(now: Instant, unused: Duration, timeout: Duration, jobs: Jobs) -> Rendezvous {
         Rendezvous {
             phase: Phase::Gathering { until: now + unused.min(LONGEST) },
             timeout: timeout.min(LONGEST),
+            jobs,
             first_at: None,
             expected: None,
             entries: BTreeMap::new(),
+            rival: None,
             vanished: BTreeMap::new(),
             replies: VecDeque::new(),
             answered_after_failure: 0,
@@ -88,36 +121,67 @@ impl Rendezvous {
         register: Register,
     ) {
         self.tick(now);
+        let Register { nranks, listener, process, parent, .. } = register;
+        let wants_root = register.wants_root && rank.0 == 0;
+        let entry = Entry { conn, remote, listener, process, parent };
         match self.phase {
             Phase::Gathering { .. } => {}
+            // Two jobs: both fail.
+            Phase::Failed { failure: failure @ Failure::Duplicate { .. }, .. } if wants_root => {
+                return self.answer_late(conn, failure);
+            }
+            _ if wants_root => return self.replies.push_back((conn, Reply::Leaving)),
             Phase::Failed { failure, .. } => return self.answer_late(conn, failure),
-            Phase::Finished => return self.answer_surplus(conn, rank, remote, register.nranks),
+            Phase::Finished => return self.answer_surplus(rank, entry, nranks),
         }
         self.came(rank);
         if self.first_at.is_none() {
             self.first_at = Some(now);
             self.phase = Phase::Gathering { until: now + self.timeout };
         }
-        let (expected, expected_by) = *self.expected.get_or_insert((register.nranks, rank));
-        let entry = Entry { conn, remote, listener: register.listener };
-        let failure = if rank.0 >= register.nranks || register.nranks > NRANKS_MAX {
-            Some(Failure::OutOfRange { rank, nranks: register.nranks })
-        } else if register.nranks != expected {
-            Some(Failure::WorldSize { rank, nranks: register.nranks, expected, expected_by })
+        let first = self.entries.get(&rank).or(self.rival.as_ref().filter(|_| rank.0 == 0)).copied();
+        if wants_root && first.is_none() {
+            // This root's own rank 0 will be here in a moment.
+            self.rival = Some(entry);
+            return;
+        }
+        let duplicate =
+            |first: Entry| Failure::Duplicate { rank, first: first.claimant(), second: entry.claimant() };
+        let (expected, expected_by) = *self.expected.get_or_insert((nranks, rank));
+        let failure = if rank.0 >= nranks || nranks > NRANKS_MAX {
+            Some(Failure::OutOfRange { rank, nranks })
+        } else if nranks != expected && !wants_root {
+            Some(Failure::WorldSize { rank, nranks, expected, expected_by })
         } else {
-            self.entries.get(&rank).map(|first| Failure::Duplicate {
-                rank,
-                first: first.remote,
-                second: remote,
-            })
+            first.map(duplicate)
         };
         if let Some(failure) = failure {
             self.fail(now, failure);
             return self.answer_late(conn, failure);
         }
         self.entries.insert(rank, entry);
-        if self.entries.len() as u64 == u64::from(expected) {
-            self.assign();
+        if self.is_complete() {
+            match self.settles_within() {
+                Some(time) => self.phase = Phase::Gathering { until: now + time },
+                None => self.assign(),
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.expected.is_some_and(|(nranks, _)| self.entries.len() as u64 == u64::from(nranks))
+    }
+
+    /// How long it takes until the ranks that have come can be taken for those of one job.
+    fn settles_within(&self) -> Option<Duration> {
+        let entries = || self.entries.values();
+        let has_several_parents =
+            || entries().any(|entry| entries().any(|other| entry.has_other_parent(other)));
+        match self.jobs {
+            Jobs::One => None,
+            Jobs::Any if self.entries.len() == 1 => None,
+            Jobs::Any if has_several_parents() => Some(SEVERAL_PARENTS_SETTLE_WITHIN),
+            Jobs::Any => Some(SETTLES_WITHIN),
         }
     }
 
@@ -131,6 +195,7 @@ impl Rendezvous {
         if !matches!(self.phase, Phase::Gathering { .. }) {
             return;
         }
+        self.rival.take_if(|rival| rival.conn == conn);
         let lost = self.entries.iter().find(|(_, entry)| entry.conn == conn).map(|(rank, _)| *rank);
         if let Some(rank) = lost {
             self.entries.remove(&rank);
@@ -166,13 +231,17 @@ impl Rendezvous {
             self.fail(now, Failure::Lost { rank });
         }
         match self.phase {
+            Phase::Gathering { until } if now >= until && self.is_complete() => self.assign(),
             Phase::Gathering { until } if now >= until => match (self.first_at, self.expected) {
                 (Some(first_at), Some((nranks, _))) => {
                     let ranks =
                         (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
                     self.fail(now, Failure::Missing { ranks, nranks, waited: now.duration_since(first_at) });
                 }
-                _ => self.phase = Phase::Finished,
+                _ => {
+                    self.phase = Phase::Finished;
+                    self.replies.extend(self.rival.take().map(|rival| (rival.conn, Reply::Leaving)));
+                }
             },
             Phase::Failed { until, .. } if now >= until => self.phase = Phase::Finished,
             _ => {}
@@ -210,24 +279,27 @@ impl Rendezvous {
     }
 
     /// A process that comes when all ranks have come, or when a failed root has stopped to answer.
-    fn answer_surplus(&mut self, conn: ConnId, rank: Rank, second: SocketAddr, nranks: u32) {
+    fn answer_surplus(&mut self, rank: Rank, entry: Entry, nranks: u32) {
         if self.entries.is_empty() {
             return;
         }
         let failure = match (self.entries.get(&rank), self.expected) {
-            (Some(first), _) => Failure::Duplicate { rank, first: first.remote, second },
+            (Some(first), _) => {
+                Failure::Duplicate { rank, first: first.claimant(), second: entry.claimant() }
+            }
             (None, Some((expected, expected_by))) if nranks != expected => {
                 Failure::WorldSize { rank, nranks, expected, expected_by }
             }
             _ => Failure::OutOfRange { rank, nranks },
         };
-        self.replies.push_back((conn, Reply::Failed(failure)));
+        self.replies.push_back((entry.conn, Reply::Failed(failure)));
     }
 
     fn fail(&mut self, now: Instant, failure: Failure) {
         self.phase = Phase::Failed { failure, until: now + LINGER };
         self.vanished.clear();
-        for entry in std::mem::take(&mut self.entries).into_values() {
+        let entries = std::mem::take(&mut self.entries).into_values();
+        for entry in entries.chain(self.rival.take()) {
             self.answer_late(entry.conn, failure);
         }
     }
@@ -235,13 +307,15 @@ impl Rendezvous {
     fn answer_late(&mut self, conn: ConnId, failure: Failure) {
         self.replies.push_back((conn, Reply::Failed(failure)));
         self.answered_after_failure += 1;
-        // A rank claimed twice has two processes to answer. A missing or dead one may never come: the end of the
+        let Some((nranks, _)) = self.expected else { return };
+        // A rank claimed twice has two processes to answer, two jobs have all of theirs. A missing or dead one may never come: the end of the
         // linger covers that.
-        let twice = u32::from(matches!(failure, Failure::Duplicate { .. }));
-        if self
-            .expected
-            .is_some_and(|(nranks, _)| self.answered_after_failure >= nranks.saturating_add(twice))
-        {
+        let surplus = match failure {
+            Failure::Duplicate { rank, .. } if rank.0 == 0 || self.jobs == Jobs::Any => nranks,
+            Failure::Duplicate { .. } => 1,
+            _ => 0,
+        };
+        if self.answered_after_failure >= nranks.saturating_add(surplus) {
             self.phase = Phase::Finished;
         }
     }

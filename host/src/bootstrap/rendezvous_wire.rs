@@ -9,7 +9,7 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::RankList;
+use super::error::{Claimant, RankList};
 use crate::os::NoDescriptor;
 use crate::wire::Message;
 
@@ -27,6 +27,20 @@ pub struct Register {
     pub nranks: u32,
     /// Its listener, for the other ranks.
     pub listener: SocketAddr,
+    /// The number of its process.
+    pub process: u32,
+    /// The number of the process that started that one.
+    pub parent: u32,
+    /// It is a rank 0 that would be the root itself, and found the address in use.
+    pub wants_root: bool,
+}
+
+impl Register {
+    /// The registration of this process.
+    pub fn of_this_process(nranks: u32, listener: SocketAddr) -> Register {
+        let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get() as u32);
+        Register { nranks, listener, process: std::process::id(), parent, wants_root: false }
+    }
 }
 
 /// Listener address of a rank, or of the root of a child communicator: a block of an all-gather.
@@ -68,6 +82,8 @@ pub enum Reply {
     },
     /// The rendezvous failed.
     Failed(Failure),
+    /// To a rank 0 that would be the root: this root will have left its address soon.
+    Leaving,
 }
 
 /// Why a rendezvous failed.
@@ -86,10 +102,10 @@ pub enum Failure {
     Duplicate {
         /// The rank.
         rank: Rank,
-        /// Address of the first claim.
-        first: SocketAddr,
-        /// Address of the second claim.
-        second: SocketAddr,
+        /// The process that came first.
+        first: Claimant,
+        /// The process that came second.
+        second: Claimant,
     },
     /// The ranks disagree on the number of ranks.
     WorldSize {
@@ -122,7 +138,7 @@ pub enum Failure {
 }
 
 impl Message for Register {
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -141,7 +157,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -156,6 +172,7 @@ mod tests {
         let addr: SocketAddr = "[2001:db8::1]:9".parse().expect("an address");
         let v4: SocketAddr = "10.0.0.1:65535".parse().expect("an address");
         let rank = Rank(7);
+        let claimant = |addr: SocketAddr| Claimant { ip: addr.ip(), process: u32::MAX };
         let replies = [
             Reply::Assigned { successor: rank, listener: addr, parent: None },
             Reply::Assigned { successor: rank, listener: addr, parent: Some(addr) },
@@ -164,10 +181,11 @@ mod tests {
                 nranks: 40,
                 waited: Duration::from_millis(1500),
             }),
-            Reply::Failed(Failure::Duplicate { rank, first: addr, second: v4 }),
+            Reply::Failed(Failure::Duplicate { rank, first: claimant(addr), second: claimant(v4) }),
             Reply::Failed(Failure::WorldSize { rank, nranks: 1, expected: 2, expected_by: Rank(3) }),
             Reply::Failed(Failure::OutOfRange { rank, nranks: 7 }),
             Reply::Failed(Failure::Lost { rank }),
+            Reply::Leaving,
             Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit: 1024 } }),
             Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
         ];
@@ -177,7 +195,7 @@ mod tests {
             assert_eq!(Reply::from_bytes(&bytes), Ok(reply));
             assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
-        let register = Register { nranks: 4, listener: v4 };
+        let register = Register::of_this_process(4, v4);
         assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
     }
 

@@ -5,14 +5,13 @@
 //! Never: outlives the rendezvous, or trusts a connection before its handshake.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::acceptor::{Accepted, Acceptor};
-use super::cancel::Cancel;
 use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
@@ -20,11 +19,11 @@ use super::frame::{self, Decoder};
 use super::handshake::{Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
 use super::iface;
-use super::rendezvous::{ConnId, LINGER, Rendezvous};
-use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register};
+use super::rendezvous::{ConnId, Jobs, Rendezvous};
+use super::rendezvous_wire::{Failure, KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::root_help::Helpers;
 use super::secret::Secret;
-use super::sock::{self, Deadline};
+use super::sock;
 use crate::wire::Message;
 
 impl UniqueId {
@@ -51,7 +50,7 @@ impl UniqueId {
     pub(crate) fn create_with(secret: Secret, config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
         let listener = listen_as_root(config)?;
         let addr = listener.local_addr().map_err(|error| BootstrapError::io("listen as root", &error))?;
-        spawn(listener, secret, config)?;
+        spawn(listener, secret, config, Jobs::One)?;
         Ok(UniqueId::new(addr, secret, RootKind::Created))
     }
 }
@@ -64,40 +63,14 @@ fn listen_as_root(config: &BootstrapConfig) -> Result<TcpListener, BootstrapErro
     sock::listen(ip, 0).map_err(|error| BootstrapError::io("listen as root", &error))
 }
 
-/// Starts the root of an id made from an address; rank 0 calls this. The listener accepts connections on every
-/// interface unless the address is the loopback: hosts often resolve their own name to an address (127.0.1.1, or one
-/// that a container maps) at which the others cannot reach them.
-pub(crate) fn start_at_address(
-    id: &UniqueId,
+/// Starts the thread of a root.
+pub(super) fn spawn(
+    listener: TcpListener,
+    secret: Secret,
     config: &BootstrapConfig,
-    cancel: &Cancel,
+    jobs: Jobs,
 ) -> Result<(), BootstrapError> {
-    let addr = id.root_addr();
-    let ip = match addr.ip() {
-        ip if ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST => ip,
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // The root of an earlier communicator at the same address may still be answering late ranks.
-    let deadline = Deadline::after(config.timeout.min(LINGER + Duration::from_secs(1))).or_cancelled(cancel);
-    loop {
-        match sock::listen(ip, addr.port()) {
-            Ok(listener) => return spawn(listener, *id.secret(), config),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && deadline.left().is_some() => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(error) => {
-                return Err(BootstrapError::io(
-                    "listen as root at the given address (does another program or a second rank 0 use it?)",
-                    &error,
-                ));
-            }
-        }
-    }
-}
-
-fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Result<(), BootstrapError> {
-    let rendezvous = Rendezvous::new(Instant::now(), config.unused_root_timeout, config.timeout);
+    let rendezvous = Rendezvous::new(Instant::now(), config.unused_root_timeout, config.timeout, jobs);
     let acceptor = Acceptor::new(listener, secret, ROOT, config.handshake_timeout);
     let service = Service {
         acceptor,
@@ -108,6 +81,7 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
         helpers: None,
         has_sized_up: false,
         looked_at: Instant::now(),
+        held: None,
     };
     std::thread::Builder::new()
         .name("oxccl-root".into())
@@ -115,6 +89,9 @@ fn spawn(listener: TcpListener, secret: Secret, config: &BootstrapConfig) -> Res
         .map(drop)
         .map_err(|error| BootstrapError::io("start the root's thread", &error))
 }
+
+/// After a rank that was wrong.
+const LATE_RANKS_COME_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often ranks that have registered are looked at: one may have died.
 const ALL_EVERY: Duration = Duration::from_millis(20);
@@ -150,6 +127,8 @@ struct Service {
     has_sized_up: bool,
     /// When all connections were polled last.
     looked_at: Instant,
+    /// Rank 0's answer, and until when it waits for ranks that come late.
+    held: Option<(ConnId, Reply, Instant)>,
 }
 
 /// What poll(2) said.
@@ -217,7 +196,8 @@ impl Service {
             ConnPhase::Registered => None,
         });
         let next_look = (!self.conns.is_empty()).then_some(self.looked_at + ALL_EVERY);
-        let bounds = [self.rendezvous.deadline(), self.acceptor.deadline(), next_look];
+        let held_until = self.held.map(|(_, _, until)| until);
+        let bounds = [self.rendezvous.deadline(), self.acceptor.deadline(), next_look, held_until];
         let until = conns_until.chain(bounds.into_iter().flatten()).min();
         sock::poll(&mut fds, until)?;
         let mut answers = fds.iter().map(PollFd::revents).skip(usize::from(self.helpers.is_some()));
@@ -276,24 +256,46 @@ impl Service {
 
     /// Sends the answers that are ready, and drops connections that are finished.
     fn answer(&mut self, now: Instant) {
-        let mut replies: Vec<_> = std::iter::from_fn(|| self.rendezvous.next_reply()).collect();
-        // Rank 0 last: its process is usually the root's own, and may end as soon as it has its answer.
-        replies.sort_by_key(|(ConnId(key), _)| self.conns.get(key).is_some_and(|conn| conn.rank.0 == 0));
-        for (ConnId(key), reply) in replies {
-            if let Some(conn) = self.conns.get_mut(&key) {
-                let mut message = Vec::new();
-                frame::push(&mut message, KIND_REPLY, &[&reply.to_bytes()]);
-                conn.channel.seal(&message, &mut conn.out);
-                conn.phase = ConnPhase::Closing(now + self.register_timeout);
-                if !flush(conn) {
-                    self.conns.remove(&key);
-                }
+        while let Some((conn, reply)) = self.rendezvous.next_reply() {
+            let is_rank_zero = self.conns.get(&conn.0).is_some_and(|conn| conn.rank.0 == 0);
+            match is_rank_zero && self.held.is_none() {
+                true => self.held = Some((conn, reply, now + held_for(&reply))),
+                false => self.send(now, conn, &reply),
             }
+        }
+        // Rank 0 last: its process is usually the root's own, and may end as soon as it has its answer.
+        if let Some((conn, reply, until)) = self.held
+            && (now >= until || self.rendezvous.is_finished())
+        {
+            self.held = None;
+            self.send(now, conn, &reply);
         }
         if self.rendezvous.is_finished() {
             // Who is about to register came too late, and is told so.
             self.conns.retain(|_, conn| conn.phase != ConnPhase::Registered);
         }
+    }
+
+    fn send(&mut self, now: Instant, ConnId(key): ConnId, reply: &Reply) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let mut message = Vec::new();
+        frame::push(&mut message, KIND_REPLY, &[&reply.to_bytes()]);
+        conn.channel.seal(&message, &mut conn.out);
+        conn.phase = ConnPhase::Closing(now + self.register_timeout);
+        if !flush(conn) {
+            self.conns.remove(&key);
+        }
+    }
+}
+
+/// How long rank 0 hears of a failure later than others. Ranks that are wrong are so from the start, when others are still on their way: they
+/// would find no root, and wait for one in vain.
+fn held_for(reply: &Reply) -> Duration {
+    match reply {
+        Reply::Failed(Failure::Duplicate { .. } | Failure::WorldSize { .. } | Failure::OutOfRange { .. }) => {
+            LATE_RANKS_COME_WITHIN
+        }
+        _ => Duration::ZERO,
     }
 }
 
@@ -323,6 +325,10 @@ fn read(conn: &mut Conn, id: ConnId, now: Instant, rendezvous: &mut Rendezvous) 
             Ok(None) => return true,
             Ok(Some(frame)) if frame.kind == KIND_REGISTER && conn.phase != ConnPhase::Registered => {
                 let Ok(register) = Register::from_bytes(&frame.payload) else { return false };
+                if register.wants_root && register.process == std::process::id() {
+                    // This process has ended the communicator that this root is for, and makes another.
+                    return false;
+                }
                 conn.phase = ConnPhase::Registered;
                 rendezvous.register(now, id, conn.rank, conn.remote, register);
             }

@@ -1,7 +1,7 @@
 //! Ranks reach the root in any order, with any numbers, and some of them die.
 
 use crate::input::Input;
-use oxccl::bootstrap::rendezvous::{ConnId, Rendezvous};
+use oxccl::bootstrap::rendezvous::{ConnId, Jobs, Rendezvous};
 use oxccl::bootstrap::rendezvous_wire::Register;
 use oxccl_shared::abi::Rank;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub fn rendezvous(data: &[u8]) {
     let mut input = Input(data);
     let mut now = Instant::now();
-    let mut root = Rendezvous::new(now, Duration::from_secs(60), Duration::from_secs(10));
+    let mut root = Rendezvous::new(now, Duration::from_secs(60), Duration::from_secs(10), Jobs::Any);
     let (mut owed, mut answered) = (BTreeSet::new(), BTreeSet::new());
     let mut next_conn = 0;
     while !input.is_empty() {
@@ -22,7 +22,10 @@ pub fn rendezvous(data: &[u8]) {
                 let conn = ConnId(next_conn);
                 next_conn += 1;
                 let before = root.is_finished();
-                root.register(now, conn, rank, addr(rank), Register { nranks, listener: addr(rank) });
+                let how = input.u8();
+                let (process, parent, wants_root) = (next_conn as u32, u32::from(how % 2), how & 6 == 0);
+                let register = Register { nranks, listener: addr(rank), process, parent, wants_root };
+                root.register(now, conn, rank, addr(rank), register);
                 if !before && root.deadline().is_some() {
                     owed.insert(conn);
                 }

@@ -18,13 +18,32 @@ struct Root {
 impl Root {
     fn new() -> Root {
         let now = Instant::now();
-        Root { now, rendezvous: Rendezvous::new(now, UNUSED, TIMEOUT) }
+        Root { now, rendezvous: Rendezvous::new(now, UNUSED, TIMEOUT, Jobs::One) }
     }
 
-    /// `rank` registers on connection `conn`, coming from port 1000 + conn and listening at port 2000 + rank.
+    fn of_any_job() -> Root {
+        let now = Instant::now();
+        Root { now, rendezvous: Rendezvous::new(now, UNUSED, TIMEOUT, Jobs::Any) }
+    }
+
+    /// `rank` registers on connection `conn`: process 1000 + conn, which listens at port 2000 + rank.
     fn register(&mut self, conn: u64, rank: u32, nranks: u32) {
-        let register = Register { nranks, listener: addr(rank.wrapping_add(2000)) };
-        self.rendezvous.register(self.now, ConnId(conn), Rank(rank), addr(1000 + conn as u32), register);
+        self.register_child(conn, rank, nranks, 1);
+    }
+
+    /// The same, started by process `parent`.
+    fn register_child(&mut self, conn: u64, rank: u32, nranks: u32, parent: u32) {
+        let listener = addr(rank.wrapping_add(2000));
+        let process = 1000 + conn as u32;
+        let register = Register { nranks, listener, process, parent, wants_root: false };
+        self.rendezvous.register(self.now, ConnId(conn), Rank(rank), addr(1), register);
+    }
+
+    /// Another rank 0 found the address in use.
+    fn claim(&mut self, conn: u64, nranks: u32) {
+        let process = 1000 + conn as u32;
+        let register = Register { nranks, listener: addr(1), process, parent: 2, wants_root: true };
+        self.rendezvous.register(self.now, ConnId(conn), Rank(0), addr(1), register);
     }
 
     fn pass(&mut self, time: Duration) {
@@ -35,6 +54,11 @@ impl Root {
     fn replies(&mut self) -> Vec<(u64, Reply)> {
         std::iter::from_fn(|| self.rendezvous.next_reply()).map(|(conn, reply)| (conn.0, reply)).collect()
     }
+}
+
+fn twice(rank: u32, first: u32, second: u32) -> Failure {
+    let claimant = |process| Claimant { ip: addr(1).ip(), process };
+    Failure::Duplicate { rank: Rank(rank), first: claimant(first), second: claimant(second) }
 }
 
 #[test]
@@ -84,7 +108,7 @@ fn a_rank_that_comes_twice_fails_everyone_at_once() {
     root.register(0, 1, 3);
     root.register(1, 0, 3);
     root.register(2, 1, 3);
-    let failed = Reply::Failed(Failure::Duplicate { rank: Rank(1), first: addr(1000), second: addr(1002) });
+    let failed = Reply::Failed(twice(1, 1000, 1002));
     let mut replies = root.replies();
     replies.sort_by_key(|(conn, _)| *conn);
     assert_eq!(replies, [(0, failed), (1, failed), (2, failed)]);
@@ -231,7 +255,7 @@ fn who_comes_when_all_have_come_is_told_so() {
     root.register(2, 1, 2);
     root.register(3, 2, 3);
     root.register(4, 2, 2);
-    let duplicate = Failure::Duplicate { rank: Rank(1), first: addr(1001), second: addr(1002) };
+    let duplicate = twice(1, 1001, 1002);
     let world = Failure::WorldSize { rank: Rank(2), nranks: 3, expected: 2, expected_by: Rank(0) };
     let range = Failure::OutOfRange { rank: Rank(2), nranks: 2 };
     assert_eq!(
@@ -239,4 +263,76 @@ fn who_comes_when_all_have_come_is_told_so() {
         [(2, duplicate), (3, world), (4, range)].map(|(conn, failure)| (conn, Reply::Failed(failure)))
     );
     assert!(root.rendezvous.is_finished());
+}
+
+/// Two jobs that were started at one address once exchanged ranks, and neither noticed.
+#[test]
+fn ranks_of_another_job_fail_both_jobs() {
+    let mut root = Root::of_any_job();
+    // Job 1 is 0, 2 and 4, job 2 is 1, 3 and 5.
+    root.register_child(0, 0, 3, 1);
+    root.register_child(1, 1, 3, 2);
+    root.register_child(2, 2, 3, 1);
+    assert_eq!(root.replies(), [], "process 1001 may be of another job");
+    root.pass(SEVERAL_PARENTS_SETTLE_WITHIN / 2);
+    root.register_child(4, 1, 3, 1);
+    let failed = Reply::Failed(twice(1, 1001, 1004));
+    let mut replies = root.replies();
+    replies.sort_by_key(|(conn, _)| *conn);
+    assert_eq!(replies, [0, 1, 2, 4].map(|conn| (conn, failed)));
+    root.claim(3, 3);
+    root.register_child(5, 2, 3, 2);
+    assert_eq!(root.replies(), [(3, failed), (5, failed)]);
+    assert!(root.rendezvous.is_finished());
+}
+
+#[test]
+fn ranks_that_may_be_of_two_jobs_wait_for_a_moment() {
+    for (parent, time) in [(1, SETTLES_WITHIN), (2, SEVERAL_PARENTS_SETTLE_WITHIN)] {
+        let mut root = Root::of_any_job();
+        root.register_child(0, 0, 2, 1);
+        root.register_child(1, 1, 2, parent);
+        root.pass(time - Duration::from_millis(1));
+        assert_eq!(root.replies(), []);
+        root.pass(Duration::from_millis(1));
+        assert_eq!(root.replies().len(), 2);
+        assert!(root.rendezvous.is_finished());
+    }
+    let mut named = Root::new();
+    named.register_child(0, 0, 2, 1);
+    named.register_child(1, 1, 2, 2);
+    assert_eq!(named.replies().len(), 2, "at once: no other job has its secret");
+}
+
+#[test]
+fn a_second_rank_zero_that_would_be_the_root_fails_both_jobs() {
+    let mut before = Root::new();
+    before.claim(0, 4);
+    assert_eq!(before.replies(), [], "the number of ranks of another job says nothing");
+    before.register(1, 0, 2);
+    let failed = Reply::Failed(twice(0, 1000, 1001));
+    assert_eq!(before.replies(), [(0, failed), (1, failed)]);
+    let mut after = Root::new();
+    after.register(0, 0, 2);
+    after.claim(1, 4);
+    let failed = Reply::Failed(twice(0, 1000, 1001));
+    assert_eq!(after.replies(), [(0, failed), (1, failed)]);
+}
+
+#[test]
+fn a_rank_zero_waits_for_the_root_of_an_earlier_communicator() {
+    let mut done = Root::new();
+    done.register(0, 0, 1);
+    done.replies();
+    done.claim(1, 2);
+    let mut failed = Root::new();
+    failed.register(0, 0, 2);
+    failed.rendezvous.lost(failed.now, ConnId(0));
+    failed.claim(1, 2);
+    let mut unused = Root::new();
+    unused.claim(1, 2);
+    unused.pass(UNUSED);
+    for mut root in [done, failed, unused] {
+        assert_eq!(root.replies(), [(1, Reply::Leaving)]);
+    }
 }
