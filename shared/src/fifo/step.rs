@@ -8,6 +8,8 @@
 //!   or advance(), if the lines carry flags     release(): head = step + 1
 //! ```
 //!
+//! Between processors a slot is published in a line of its own ([`SlotLine`]) instead: `publish_in_line`, `next_line().poll()`.
+//!
 //! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words are in one
 //! [`ConnControl`]; between GPUs each is in the memory of the end that polls it, so that no poll crosses a link
 //! ([`ConnWords`]).
