@@ -129,16 +129,22 @@ impl Collective {
         }
     }
 
+    /// The messages of one rank in a send/receive: to the next one, from the one before.
+    pub fn send_recv(count: usize, rank: u32, ranks: u32) -> [Transfer; 2] {
+        let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let send = Transfer { is_send: true, peer: next, first: 0, count };
+        [send, Transfer { is_send: false, peer: previous, ..send }]
+    }
+
     /// The messages of one rank, in order, as nccl-tests makes these collectives of them: at most one each way for each pair. None
     /// for the others.
     pub fn transfers(self, count: usize, rank: u32, ranks: u32, root: u32) -> Vec<Transfer> {
-        let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let send = |peer, block: u32| Transfer { is_send: true, peer, first: block as usize * count, count };
         let recv = |peer, block| Transfer { is_send: false, ..send(peer, block) };
         let from_all = || (0..ranks).map(|peer| recv(peer, peer));
         let to_all = || (0..ranks).map(|peer| send(peer, peer));
         match self {
-            Collective::SendRecv => vec![send(next, 0), recv(previous, 0)],
+            Collective::SendRecv => Collective::send_recv(count, rank, ranks).to_vec(),
             Collective::AllToAll => to_all().zip(from_all()).flat_map(|(s, r)| [s, r]).collect(),
             Collective::AllToAllV => {
                 let uneven = |is_send| {

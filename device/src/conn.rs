@@ -11,10 +11,11 @@ use crate::remote::RemoteMemory;
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
+use core::mem::offset_of;
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::Offer;
-use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
-use oxccl_shared::fifo::{ConnWords, ConsumerCursor, ProducerCursor};
+use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, SlotLine, Step};
+use oxccl_shared::fifo::{ConnWords, ConsumerCursor, NextLine, ProducerCursor};
 use oxccl_shared::proto;
 
 /// The producer's end of a connection.
@@ -52,7 +53,9 @@ struct Counter {
     traffic: Option<std::sync::Arc<Traffic>>,
 }
 
-/// Whether messages of Simple shorter than their slot are spread over it ([`proto::simple::spread_offset`]): both ends or neither.
+/// Whether both ends are processors, and nobody between them reads slots: then each slot of Simple is published in its line, which has a
+/// short message too ([`SlotLine`]), and messages shorter than their slot are spread over it ([`proto::simple::spread_offset`]). Both ends
+/// say the same.
 #[derive(Default)]
 struct Spread {
     #[cfg(feature = "cpu")]
@@ -68,6 +71,26 @@ impl Spread {
             return proto::simple::spread_offset(_end.layout.simple_slot_bytes as usize, _step, _len_bytes);
         }
         0
+    }
+
+    #[inline(always)]
+    fn is_on(&self) -> bool {
+        #[cfg(feature = "cpu")]
+        return self.is_on.get();
+        #[cfg(not(feature = "cpu"))]
+        false
+    }
+
+    /// Where a message of so many bytes lies, if it is in the line of its slot.
+    #[inline(always)]
+    fn in_line(&self, end: &ConnEnd, step: Step, len_bytes: usize) -> Option<*mut u8> {
+        let is_short = self.is_on() && len_bytes <= SlotLine::PAYLOAD_BYTES;
+        is_short.then(|| {
+            let offset = offset_of!(ConnControl, lines)
+                + step.slot() * size_of::<SlotLine>()
+                + offset_of!(SlotLine, payload);
+            end.consumer_side.cast_mut().cast::<u8>().wrapping_add(offset)
+        })
     }
 }
 
@@ -327,8 +350,16 @@ impl SendConn {
         #[cfg(feature = "cpu")]
         crate::gpu::cpu::reduce::assert_fenced();
         let mut cursor = ProducerCursor::at(self.published.get());
-        cursor.publish(words(&self.end), header);
+        self.publish_at(&mut cursor, header);
         self.published.set(cursor.step());
+    }
+
+    #[inline(always)]
+    fn publish_at(&self, cursor: &mut ProducerCursor, header: SlotHeader) {
+        match self.spread.is_on() {
+            true => cursor.publish_in_line(words(&self.end), header),
+            false => cursor.publish(words(&self.end), header),
+        }
     }
 
     /// First worker: counts a slot of so many bytes that is filled.
@@ -338,6 +369,18 @@ impl SendConn {
         if let Some(traffic) = &self.counter.traffic {
             traffic.sent(_len_bytes as u32);
         }
+    }
+
+    /// The only thread of a block: publishes the slot of the current step, which is full, and counts it.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn publish_next(&self, header: SlotHeader) {
+        crate::gpu::cpu::reduce::assert_fenced();
+        let mut cursor = self.moved.get();
+        self.publish_at(&mut cursor, header);
+        self.moved.set(cursor);
+        self.published.set(cursor.step());
+        self.count(header.len_bytes as usize);
     }
 
     /// From now on counts what goes over it.
@@ -365,8 +408,16 @@ impl SendConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Spreads short messages over their slots: both ends of the connection, before its first message, and nobody between them who
-    /// reads slots.
+    /// Where a message of so many bytes of Simple lies, fewer than [`LONG_SLOT_BYTES`](crate::distance::LONG_SLOT_BYTES): in the line of
+    /// the current step's slot, or at the slot's beginning.
+    #[inline(always)]
+    pub fn short_message(&self, len_bytes: usize) -> *mut u8 {
+        let in_line = self.spread.in_line(&self.end, self.step(), len_bytes);
+        in_line.unwrap_or_else(|| self.slot(Protocol::Simple))
+    }
+
+    /// Publishes slots in their lines, and spreads short messages over their slots: both ends of the connection, before its first message,
+    /// and nobody between them who reads slots.
     #[cfg(feature = "cpu")]
     pub fn spread(&self) {
         self.spread.is_on.set(true);
@@ -480,9 +531,18 @@ impl RecvConn {
     #[inline(always)]
     pub fn poll(&self) -> Option<SlotHeader> {
         let mut cursor = self.moved.get();
+        if let Some(line) = self.next_line() {
+            return line.poll();
+        }
         let header = cursor.poll(words(&self.end));
         self.moved.set(cursor);
         header
+    }
+
+    /// What [`Self::poll`] polls, where slots are published in their lines.
+    #[inline(always)]
+    pub(crate) fn next_line(&self) -> Option<NextLine<'_>> {
+        self.spread.is_on().then(|| self.moved.get().next_line(words(&self.end)))
     }
 
     /// First worker: advances to the next step.
@@ -518,6 +578,17 @@ impl RecvConn {
         }
     }
 
+    /// The only thread of a block: releases the slot of the current step, of so many bytes, and counts it.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn release_next(&self, len_bytes: u32) {
+        let mut cursor = self.moved.get();
+        cursor.release(words(&self.end));
+        self.moved.set(cursor);
+        self.released.set(cursor.step());
+        self.count(len_bytes as usize);
+    }
+
     /// From now on counts what goes over it.
     #[cfg(feature = "cpu")]
     pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {
@@ -537,8 +608,16 @@ impl RecvConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Spreads short messages over their slots: both ends of the connection, before its first message, and nobody between them who
-    /// reads slots.
+    /// Where a message of so many bytes of Simple lies, fewer than [`LONG_SLOT_BYTES`](crate::distance::LONG_SLOT_BYTES): in the line of
+    /// the current step's slot, or at the slot's beginning.
+    #[inline(always)]
+    pub fn short_message(&self, len_bytes: usize) -> *mut u8 {
+        let in_line = self.spread.in_line(&self.end, self.step(), len_bytes);
+        in_line.unwrap_or_else(|| self.slot(Protocol::Simple))
+    }
+
+    /// Publishes slots in their lines, and spreads short messages over their slots: both ends of the connection, before its first message,
+    /// and nobody between them who reads slots.
     #[cfg(feature = "cpu")]
     pub fn spread(&self) {
         self.spread.is_on.set(true);

@@ -44,6 +44,26 @@ impl Conn {
         producer.publish(Self::header(value));
     }
 
+    /// As [`Self::produce`], publishing in the slot's line.
+    pub fn produce_in_line(&self, producer: &mut StepProducer<'_>, value: u32) {
+        while !producer.poll_credit() {
+            cpu_relax();
+        }
+        // SAFETY: as above.
+        unsafe { self.payload[producer.step().slot()].write(value) };
+        producer.publish_in_line(Self::header(value));
+    }
+
+    /// As [`Self::consume`], of what was published so.
+    pub fn consume_line(&self, consumer: &mut StepConsumer<'_>) -> u32 {
+        loop {
+            if let Some(header) = consumer.poll_line() {
+                return self.take(consumer, header);
+            }
+            cpu_relax();
+        }
+    }
+
     /// Reads and releases the slot that `header` came from.
     ///
     /// # Panics

@@ -47,6 +47,30 @@ fn a_slot_is_reused_only_after_its_release() {
     });
 }
 
+/// The same where each slot is published in its line.
+#[test]
+fn a_line_is_whole_and_its_slot_reused_only_after_its_release() {
+    loom::model(|| {
+        with_shared(Conn::default(), |conn: &'static Conn| {
+            let (mut producer, mut consumer) = fifo::split(&conn.control);
+            for value in 0..STEPS as u32 {
+                conn.produce_in_line(&mut producer, value);
+            }
+            let thread = thread::spawn(move || {
+                conn.produce_in_line(&mut producer, 100);
+                conn.produce_in_line(&mut producer, 101);
+            });
+            for value in 0..STEPS as u32 {
+                assert_eq!(conn.consume_line(&mut consumer), value);
+            }
+            assert_eq!(conn.consume_line(&mut consumer), 100);
+            assert_eq!(conn.consume_line(&mut consumer), 101);
+            assert_eq!(consumer.poll_line(), None, "empty");
+            thread.join().unwrap();
+        });
+    });
+}
+
 /// Kernels look for credits before they need them, and then use what they have seen.
 #[test]
 fn a_slot_seen_empty_ahead_of_time_has_been_read() {

@@ -120,19 +120,7 @@ impl Call {
         match self.collective {
             Collective::SendRecv | Collective::AllGatherV => {
                 let transfers = self.collective.transfers(self.count, rank, ranks, self.root).into_iter();
-                let call = |Transfer { is_send, peer, first, count }: Transfer| match is_send {
-                    true => Untyped {
-                        send: self.send.wrapping_add(first * bytes).cast_const().cast(),
-                        count,
-                        peer,
-                        ..one
-                    },
-                    false => {
-                        let recv = self.recv.wrapping_add(first * bytes).cast();
-                        Untyped { func: Func::Recv, recv, count, peer, ..one }
-                    }
-                };
-                transfers.map(call).collect()
+                transfers.map(|transfer| self.message(transfer)).collect()
             }
             Collective::ReduceScatterV => {
                 let blocks = (0..ranks).map(|root| (root, Collective::uneven_block(self.count, root)));
@@ -143,6 +131,17 @@ impl Call {
                 blocks.filter(|(_, block)| !block.is_empty()).map(call).collect()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// One message as OxCCL has it.
+    fn message(&self, Transfer { is_send, peer, first, count }: Transfer) -> Untyped {
+        let (one, at) = (untyped(self), first * self.dtype.size_bytes());
+        match is_send {
+            true => Untyped { send: self.send.wrapping_add(at).cast_const().cast(), count, peer, ..one },
+            false => {
+                Untyped { func: Func::Recv, recv: self.recv.wrapping_add(at).cast(), count, peer, ..one }
+            }
         }
     }
 
@@ -173,6 +172,14 @@ impl OxcclEngine {
                 if call.collective == Collective::AllToAllV {
                     // SAFETY: obligation 1; the group runs before `run` returns.
                     call.as_all_to_all_v(rank, size, |v| unsafe { group.add_untyped_v(communicator, v) })?;
+                    continue;
+                }
+                if call.collective == Collective::SendRecv {
+                    // Without memory from the heap, which no caller of MPI's function pays for.
+                    for message in Collective::send_recv(call.count, rank, size) {
+                        // SAFETY: obligation 1; the group runs before `run` returns.
+                        unsafe { group.add_untyped(communicator, &call.message(message))? };
+                    }
                     continue;
                 }
                 if !call.is_several() {

@@ -13,6 +13,8 @@ pub mod oneshot;
 pub mod twoshot;
 pub mod twolevel;
 #[cfg(feature = "cpu")]
+pub mod pair;
+#[cfg(feature = "cpu")]
 mod offer;
 pub mod send_recv;
 pub mod symmetric;

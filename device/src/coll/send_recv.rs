@@ -4,7 +4,9 @@
 use super::offer;
 use super::work::P2pWork;
 use crate::conn::Conns;
-use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
+use crate::gpu::{Awaited, Block, End, Lines, Stop, Wait};
+#[cfg(feature = "cpu")]
+use crate::prims::brief;
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
 use core::ops::Range;
 use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
@@ -17,6 +19,13 @@ use oxccl_shared::algo::Action;
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
 /// 2. Each index names a connection of `conns`.
 pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) -> Result<(), Stop> {
+    #[cfg(feature = "cpu")]
+    match works {
+        [] => return Ok(()),
+        // SAFETY: obligations 1 and 2 are passed on.
+        [work] if is_brief(conns, work) => return unsafe { wait_brief(block, conns, work) },
+        _ => {}
+    }
     let mut polls = 0u32;
     loop {
         // SAFETY: obligations 1 and 2 are passed on.
@@ -80,6 +89,11 @@ fn is_behind(works: &[P2pWork], index: usize) -> bool {
 /// 1. As [`run`], for this work.
 unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<Option<Wait>, Stop> {
     #[cfg(feature = "cpu")]
+    if is_brief(conns, work) {
+        // SAFETY: obligation 1; as just asked.
+        return unsafe { advance_brief(block, conns, work) };
+    }
+    #[cfg(feature = "cpu")]
     if offer::is_offered(conns, work) {
         // SAFETY: obligation 1.
         return unsafe { offer::advance(block, conns, work) };
@@ -92,6 +106,83 @@ unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> 
         // SAFETY: obligation 1 is passed on.
         Protocol::Simple => unsafe { advance_over::<B, Simple>(block, conns, work) },
     }
+}
+
+/// Whether a message is short and goes through one slot, of a connection of processors.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
+    let index = work.conn as usize;
+    let layout = if work.is_send { conns.send[index].layout() } else { conns.recv[index].layout() };
+    work.protocol == Protocol::Simple
+        && brief::is_short(work.len_bytes)
+        && work.len_bytes <= layout.simple_slot_bytes as usize
+        && !offer::is_offered(conns, work)
+}
+
+/// Moves a message, or returns what it waits for.
+///
+/// # Safety
+/// 1. As [`run`], for this work; [`is_brief`].
+#[cfg(feature = "cpu")]
+#[inline(always)]
+unsafe fn advance_brief<B: Block>(
+    block: &B,
+    conns: Conns<'_>,
+    work: &mut P2pWork,
+) -> Result<Option<Wait>, Stop> {
+    let (index, header) =
+        (work.conn as usize, SlotHeader { tag: work.tag, len_bytes: work.len_bytes as u32 });
+    if work.is_send {
+        let conn = &conns.send[index];
+        if !conn.poll_credit(true) {
+            return Ok(Some(conn.wait()));
+        }
+        // SAFETY: obligation 1; blocks of processors are one thread; there is a credit.
+        unsafe { brief::fill(conn, header, work.buffer) };
+    } else {
+        let conn = &conns.recv[index];
+        let Some(found) = conn.poll() else { return Ok(Some(conn.wait())) };
+        // SAFETY: as above; this is the next slot's header.
+        unsafe { brief::empty(block, conn, header, found, work.buffer)? };
+    }
+    (work.done_bytes, work.finished) = (work.len_bytes, true);
+    Ok(None)
+}
+
+/// Moves a message when its connection allows it.
+///
+/// # Safety
+/// 1. As [`advance_brief`].
+#[cfg(feature = "cpu")]
+#[inline(always)]
+unsafe fn wait_brief<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<(), Stop> {
+    let (index, header) =
+        (work.conn as usize, SlotHeader { tag: work.tag, len_bytes: work.len_bytes as u32 });
+    // SAFETY: obligation 1; blocks of processors are one thread.
+    unsafe {
+        match work.is_send {
+            true => brief::send(block, &conns.send[index], header, work.buffer)?,
+            false => brief::recv(block, &conns.recv[index], header, work.buffer)?,
+        }
+    }
+    (work.done_bytes, work.finished) = (work.len_bytes, true);
+    Ok(())
+}
+
+/// Moves a message at once, if it is short and its connection allows it. Returns whether it did.
+///
+/// # Safety
+/// 1. As [`run`], for this work, which comes behind no other on its connection.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+pub unsafe fn at_once<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<bool, Stop> {
+    if !is_brief(conns, work) {
+        return Ok(false);
+    }
+    // SAFETY: obligation 1; as just asked.
+    unsafe { advance_brief(block, conns, work)? };
+    Ok(work.finished)
 }
 
 /// # Safety

@@ -6,6 +6,8 @@
 //! One function per protocol does them all: a primitive is the combination of *receive?*, *read the user's input?*,
 //! *send?* and *write the user's output?* that an [`Action`] spells out, and fan-in and fan-out are lists of connections.
 
+#[cfg(feature = "cpu")]
+pub mod brief;
 mod bulk;
 mod exchange;
 mod exchange_lines;

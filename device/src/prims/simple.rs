@@ -75,7 +75,7 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
         let conn = &conns.send[i as usize];
         match LONG {
             true => Out { to: conn.message(len), stream: conn.streams(len, is_timed) },
-            false => Out { to: conn.slot(Protocol::Simple), stream: false },
+            false => Out { to: conn.short_message(len), stream: false },
         }
     });
     let user = if slice.action.dst { slice.dst } else { null_mut() };
@@ -145,7 +145,7 @@ unsafe fn combine_all<B: Block, const LONG: bool>(
     let [Out { to: out, stream }, Out { to: out2, stream: stream2 }] = outs;
     let slot = |i: usize| {
         let conn = &conns.recv[recv[i] as usize];
-        if LONG { conn.message(len) } else { conn.slot(Protocol::Simple) }
+        if LONG { conn.message(len) } else { conn.short_message(len) }
     };
     let (own, post) = (slice.action.src, slice.action.finish);
     match (recv.len(), own) {
@@ -163,6 +163,11 @@ unsafe fn combine_all<B: Block, const LONG: bool>(
             let how = How { pre: true, post, stream, stream2 };
             // SAFETY: obligation 1.
             unsafe { block.combine_bulk(out, out2, slot(0).cast_const(), slice.src, len, how) };
+        }
+        (1, true) if !block.has_pre() => {
+            let how = How { pre: false, post, stream, stream2 };
+            // SAFETY: obligation 1.
+            unsafe { block.combine_bulk(out, out2, slice.src, slot(0).cast_const(), len, how) };
         }
         // SAFETY: obligation 1.
         _ => unsafe { combine_many(block, slice, &slot, outs) },

@@ -265,6 +265,7 @@ impl<M: Init> Comm<M> {
     ///
     /// # Safety
     /// 1. As [`Engine::run`].
+    #[inline]
     pub(super) unsafe fn run(&self, calls: &[RawCall], queues: &[RawQueue]) -> Result<(), Error> {
         match self.cell().enter() {
             // SAFETY: obligation 1.

@@ -61,6 +61,7 @@ impl<M: Machine> Engine<M> {
     /// 1. Each call's buffers are valid for what its function reads and writes until it is done, and overlap only as `CollWork`
     ///    allows.
     /// 2. The queues are the machine's, at least one, and live until then.
+    #[inline]
     pub unsafe fn run(&mut self, calls: &[RawCall], queues: &[RawQueue]) -> Result<(), RunError> {
         self.plan(calls);
         // SAFETY: obligations 1 and 2.
@@ -136,6 +137,7 @@ struct Run<'a, M> {
 impl<'a, M: Machine> Run<'a, M> {
     /// # Safety
     /// 1. As [`Engine::run`].
+    #[inline]
     unsafe fn calls(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
         let mut has_messages = false;
         for (raw, plan) in calls.iter().zip(self.plans) {
@@ -185,6 +187,7 @@ impl<'a, M: Machine> Run<'a, M> {
     }
 
     /// Begins a collective. Returns its place in the recorder.
+    #[inline]
     fn begin(&mut self, call: &Call) -> u64 {
         let record = self.history.begin(call, self.machine.health());
         let index = self.machine.health().recorder().begin(&record);

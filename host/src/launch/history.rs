@@ -14,6 +14,7 @@ pub(crate) struct History {
 
 impl History {
     /// Starts a collective.
+    #[inline]
     pub fn begin(&mut self, call: &Call, health: &Health) -> CallRecord {
         let record = CallRecord { seq: self.seq, call: *call };
         self.seq += 1;

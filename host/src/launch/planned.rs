@@ -38,8 +38,16 @@ impl Planned {
     /// Whether the plans are those of `calls`.
     #[inline]
     pub(super) fn is_of(&self, calls: &[RawCall]) -> bool {
-        self.calls.len() == calls.len()
-            && self.calls.iter().zip(calls).all(|(known, raw)| *known == (raw.call, raw.forced))
+        let is_same = |(call, forced): &(Call, Option<Forced>), raw: &RawCall| {
+            *call == raw.call && (forced.is_none() && raw.forced.is_none() || *forced == raw.forced)
+        };
+        match (&self.calls[..], calls) {
+            // Nearly always.
+            ([known], [raw]) => is_same(known, raw),
+            (known, calls) => {
+                known.len() == calls.len() && known.iter().zip(calls).all(|(known, raw)| is_same(known, raw))
+            }
+        }
     }
 
     /// Plans `calls`, unless they are the calls that were planned last.

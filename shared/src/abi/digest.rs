@@ -4,7 +4,7 @@
 use super::fnv1a;
 use super::{
     CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
-    KernelStop, KernelTree, MessageArgs, RankBuffers, SlotHeader, SymmetricArgs,
+    KernelStop, KernelTree, MessageArgs, RankBuffers, SlotHeader, SlotLine, SymmetricArgs,
 };
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
@@ -23,7 +23,8 @@ macro_rules! layouts {
 
 const LAYOUTS: &[usize] = layouts! {
     SlotHeader { tag, len_bytes },
-    ConnControl { tail, head, headers },
+    ConnControl { tail, head, headers, lines },
+    SlotLine { tail, header, payload },
     ConnLayout { ll_slot_bytes, ll128_slot_bytes, simple_slot_bytes },
     ConnEnd { producer_side, consumer_side, counted, layout, peer },
     ProducerCursor {},

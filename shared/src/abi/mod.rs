@@ -15,7 +15,7 @@ mod kernel;
 #[cfg(not(loom))]
 mod digest;
 
-pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader};
+pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader, SlotLine};
 #[cfg(not(loom))]
 pub use digest::ABI_DIGEST;
 pub use func::{Buffers, Extent};

@@ -10,4 +10,6 @@ mod order;
 
 pub use credit::{STEPS, has_credit};
 pub use order::{OrderConsumer, OrderFifo, OrderProducer};
-pub use step::{ConnWords, ConsumerCursor, ProducerCursor, StepConsumer, StepProducer, split, split_over};
+pub use step::{
+    ConnWords, ConsumerCursor, NextLine, ProducerCursor, StepConsumer, StepProducer, split, split_over,
+};

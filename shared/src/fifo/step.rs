@@ -8,12 +8,14 @@
 //!   or advance(), if the lines carry flags     release(): head = step + 1
 //! ```
 //!
+//! Between processors a slot is published in a line of its own ([`SlotLine`]) instead: `publish_in_line`, `next_line().poll()`.
+//!
 //! The two ends poll different words: the producer `head`, the consumer `tail`. On a CPU all words are in one
 //! [`ConnControl`]; between GPUs each is in the memory of the end that polls it, so that no poll crosses a link
 //! ([`ConnWords`]).
 
 use super::credit::{STEPS, has_credit};
-use crate::abi::{ConnControl, SlotHeader, Step};
+use crate::abi::{ConnControl, SlotHeader, SlotLine, Step};
 
 /// The location of a connection's words.
 #[derive(Clone, Copy)]
@@ -113,6 +115,16 @@ impl ProducerCursor {
         words.consumer_side.tail.store_release(self.step.0);
     }
 
+    /// The same in the slot's line, between processors.
+    #[inline]
+    pub fn publish_in_line(&mut self, words: ConnWords<'_>, header: SlotHeader) {
+        let line = &words.consumer_side.lines[self.step.slot()];
+        line.header.store_relaxed(header.to_word());
+        self.step = self.step.next();
+        // RELEASE pairs with ACQUIRE in NextLine::poll: a reader that sees this tail sees header and payload.
+        line.tail.store_release(self.step.0);
+    }
+
     /// Advances without publishing: the slot's own lines carry its flags (LL, LL128), or another thread of the block
     /// publishes it.
     #[inline]
@@ -154,6 +166,12 @@ impl ConsumerCursor {
         Some(SlotHeader::from_word(header.load_relaxed()))
     }
 
+    /// The line of the next slot, in which it is published.
+    #[inline]
+    pub fn next_line<'a>(&self, words: ConnWords<'a>) -> NextLine<'a> {
+        NextLine { line: &words.consumer_side.lines[self.step.slot()], tail: self.step.0 + 1 }
+    }
+
     /// Frees the slot.
     #[inline]
     pub fn release(&mut self, words: ConnWords<'_>) {
@@ -175,6 +193,24 @@ impl ConsumerCursor {
     #[inline]
     pub fn advance(&mut self) {
         self.step = self.step.next();
+    }
+}
+
+/// The line in which a slot is published, to be polled.
+#[derive(Clone, Copy)]
+pub struct NextLine<'a> {
+    line: &'a SlotLine,
+    /// What its `tail` is once the slot is published. The producer cannot be a round ahead: the slot has not been released.
+    tail: u64,
+}
+
+impl NextLine<'_> {
+    /// The header of the slot, if it has been published.
+    #[inline]
+    pub fn poll(&self) -> Option<SlotHeader> {
+        // ACQUIRE pairs with RELEASE in ProducerCursor::publish_in_line: header and payload are visible.
+        let is_there = self.line.tail.load_acquire() == self.tail;
+        is_there.then(|| SlotHeader::from_word(self.line.header.load_relaxed()))
     }
 }
 
@@ -222,6 +258,12 @@ impl StepProducer<'_> {
         self.cursor.publish(self.words, header);
     }
 
+    /// See [`ProducerCursor::publish_in_line`].
+    #[inline]
+    pub fn publish_in_line(&mut self, header: SlotHeader) {
+        self.cursor.publish_in_line(self.words, header);
+    }
+
     /// See [`ProducerCursor::advance`].
     #[inline]
     pub fn advance(&mut self) {
@@ -246,6 +288,12 @@ impl StepConsumer<'_> {
     #[inline]
     pub fn poll(&mut self) -> Option<SlotHeader> {
         self.cursor.poll(self.words)
+    }
+
+    /// Polls what [`ConsumerCursor::next_line`] returns.
+    #[inline]
+    pub fn poll_line(&self) -> Option<SlotHeader> {
+        self.cursor.next_line(self.words).poll()
     }
 
     /// See [`ConsumerCursor::release`].
@@ -292,5 +340,23 @@ mod tests {
             consumer.release();
         }
         assert!(producer.is_drained());
+    }
+
+    /// Slots whose own lines carry flags (LL) are of the same steps, and leave the slot's line as it is.
+    #[test]
+    fn lines_arrive_in_order_among_steps_without() {
+        let control = ConnControl::default();
+        let (mut producer, mut consumer) = split(&control);
+        for step in 0..1000u32 {
+            assert_eq!(consumer.poll_line(), None);
+            assert!(producer.poll_credit());
+            if step % 5 == 3 {
+                producer.advance();
+            } else {
+                producer.publish_in_line(SlotHeader { tag: step, len_bytes: !step });
+                assert_eq!(consumer.poll_line(), Some(SlotHeader { tag: step, len_bytes: !step }));
+            }
+            consumer.release();
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! |---|---|---|---|---|
 //! | LL | line 0 | 8 of every 16 bytes | each line's two flags | 50 % |
 //! | LL128 | line 0 | 120 of every 128 bytes | each line's flag | 94 % |
-//! | Simple | `ConnControl::headers` | all | `ConnControl::tail` | 100 % |
+//! | Simple | `ConnControl::headers`, or the slot's line | all | `ConnControl::tail`, or the slot's line | 100 % |
 
 pub mod ll;
 pub mod ll128;

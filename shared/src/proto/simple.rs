@@ -1,4 +1,5 @@
-//! Simple: a slot is plain bytes; its header is in `ConnControl::headers`, and `ConnControl::tail` announces it.
+//! Simple: a slot is plain bytes; its header is in `ConnControl::headers`, and `ConnControl::tail` announces it. Between processors both
+//! are in the slot's line, `ConnControl::lines`.
 //!
 //! One fence and one counter a slot: it pays from the size at which filling a slot takes longer than the counter's
 //! transfer.

@@ -36,9 +36,11 @@ impl<'a, W: Waiter> CpuBlock<'a, W> {
     /// A block that reduces elements of `dtype` with `operator`.
     #[inline]
     pub fn new(waiter: &'a W, dtype: oxccl_shared::abi::DataType, operator: &'a Resolved) -> Self {
+        let spins = waiter.spins();
+        debug_assert!(spins.is_power_of_two());
         CpuBlock {
             waiter,
-            spin_mask: waiter.spins().next_power_of_two() - 1,
+            spin_mask: spins - 1,
             table: reduce::table(dtype, operator.kind),
             operator,
             elem_bytes: dtype.size_bytes(),

@@ -43,45 +43,64 @@ impl Untyped {
     /// Checks everything about the call that can be known without touching memory.
     #[inline]
     pub(in crate::api) fn check(&self, rank: Rank, nranks: u32) -> Result<RawCall, ArgumentError> {
+        match self.problem(rank, nranks) {
+            Some(error) => Err(error),
+            None => Ok(self.checked()),
+        }
+    }
+
+    /// Elements of a block. Without buffers there is nothing to count.
+    #[inline]
+    fn elems(&self) -> usize {
+        if self.func.has_buffers() { self.count } else { 0 }
+    }
+
+    /// Why the call is refused.
+    fn problem(&self, rank: Rank, nranks: u32) -> Option<ArgumentError> {
         let Untyped { func, dtype, .. } = *self;
-        // Without buffers there is nothing to count.
-        let count = if func.has_buffers() { self.count } else { 0 };
+        let count = self.elems();
         if func.names_a_rank() && self.peer >= nranks {
-            return Err(ArgumentError::NoSuchRank { func, rank: Rank(self.peer), nranks });
+            return Some(ArgumentError::NoSuchRank { func, rank: Rank(self.peer), nranks });
         }
         let elems = count.checked_mul(nranks as usize);
         if elems
             .and_then(|n| n.checked_mul(dtype.size_bytes()))
             .is_none_or(|bytes| bytes > isize::MAX as usize)
         {
-            return Err(ArgumentError::TooLarge { func, count, dtype });
+            return Some(ArgumentError::TooLarge { func, count, dtype });
         }
         let buffers = func.buffers(rank == Rank(self.peer));
         if count > 0 && buffers.send != Extent::Unused && self.send.is_null() {
-            return Err(ArgumentError::NullBuffer { func, which: "send", count });
+            return Some(ArgumentError::NullBuffer { func, which: "send", count });
         }
         if count > 0 && buffers.recv != Extent::Unused && self.recv.is_null() {
-            return Err(ArgumentError::NullBuffer { func, which: "receive", count });
+            return Some(ArgumentError::NullBuffer { func, which: "receive", count });
         }
         let is_in_place = count > 0 && nranks > 1 && self.send == self.recv.cast_const();
         if is_in_place && !func.may_be_in_place() {
-            return Err(ArgumentError::InPlace { func });
+            return Some(ArgumentError::InPlace { func });
         }
-        let scalar_bits = match self.op.scalar {
+        match self.op.scalar {
             Some((scalar, _)) if func.is_reduction() && scalar != dtype => {
-                return Err(ArgumentError::ScalarType { func, scalar, buffers: dtype });
+                Some(ArgumentError::ScalarType { func, scalar, buffers: dtype })
             }
-            Some((_, bits)) => bits,
-            None => 0,
-        };
+            _ => None,
+        }
+    }
+
+    /// The call, in which there is no [problem](Self::problem).
+    #[inline]
+    fn checked(&self) -> RawCall {
+        let Untyped { func, dtype, .. } = *self;
         let call = Call {
             func,
             dtype,
             op: if func.is_reduction() { self.op.op } else { RedOp::Sum },
             root: Rank(if func.names_a_rank() { self.peer } else { 0 }),
-            count: count as u64,
+            count: self.elems() as u64,
         };
         let forced = self.selection.map(|selection| selection.forced);
-        Ok(RawCall { call, send: self.send, recv: self.recv, scalar_bits, forced })
+        let scalar_bits = self.op.scalar.map_or(0, |(_, bits)| bits);
+        RawCall { call, send: self.send, recv: self.recv, scalar_bits, forced }
     }
 }

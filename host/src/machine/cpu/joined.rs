@@ -83,7 +83,10 @@ impl Cpu {
                 self.connect_for_messages(raw).map_err(|_| Stop)?;
                 self.parts.wait.begin_message(&raw.call);
                 let tag = message_tag(&raw.call);
-                messages_of(raw, rank, nranks, |message| self.add_message(&message, tag));
+                messages_of(raw, rank, nranks, |message| {
+                    let work = self.work_of(&message, tag);
+                    self.works.push(work);
+                });
             }
             self.parts.wait.health().note_begun(calls.len());
             let CpuParts { mesh, wait, .. } = &self.parts;

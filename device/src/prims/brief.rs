@@ -1,0 +1,121 @@
+//! One short message of one connection, over Simple, by a block of one thread.
+//!
+//! [`run_slice`](super::run_slice) carries out any action between any number of peers, and decides at run time which: of a message of
+//! 8 bytes that takes ten times as many instructions as the message (docs/measurements/2026-11-25-cpu-short-calls.md). Here is what is
+//! left of it where all is known before. The peer cannot tell.
+
+use crate::conn::{RecvConn, SendConn};
+use crate::distance::LONG_SLOT_BYTES;
+use crate::gpu::{Block, End, How, Stop, wait_for};
+use core::ptr::{copy_nonoverlapping, null_mut};
+use oxccl_shared::abi::SlotHeader;
+
+/// Whether a message of so many bytes is short: its slot is filled through the caches, from its beginning.
+#[inline(always)]
+pub const fn is_short(len_bytes: usize) -> bool {
+    len_bytes < LONG_SLOT_BYTES
+}
+
+/// Waits for a credit, then sends the message at `src`.
+///
+/// # Safety
+/// 1. The block is one thread; the message is [short](is_short) and fits a slot.
+/// 2. `src` is readable for the header's length.
+#[inline(always)]
+pub(crate) unsafe fn send<B: Block>(
+    block: &B,
+    conn: &SendConn,
+    header: SlotHeader,
+    src: *const u8,
+) -> Result<(), Stop> {
+    wait_for(block, conn, || conn.poll_credit(true).then_some(()))?;
+    // SAFETY: obligations 1 and 2, and there is a credit.
+    unsafe { fill(conn, header, src) };
+    Ok(())
+}
+
+/// Sends the message at `src`.
+///
+/// # Safety
+/// 1. As [`send`], and the connection has a credit.
+#[inline(always)]
+pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
+    let len = header.len_bytes as usize;
+    // SAFETY: obligation 1: the slot is empty, and no user's memory.
+    unsafe { copy_nonoverlapping(src, conn.short_message(len), len) };
+    conn.publish_next(header);
+}
+
+/// Waits for a message. Asks once, not in each poll, where its slot is published.
+#[inline(always)]
+fn arrival<B: Block>(block: &B, conn: &RecvConn) -> Result<SlotHeader, Stop> {
+    match conn.next_line() {
+        Some(line) => wait_for(block, conn, || line.poll()),
+        None => wait_for(block, conn, || conn.poll()),
+    }
+}
+
+/// Waits for a message, and writes it to `dst`.
+///
+/// # Safety
+/// 1. As [`send`]'s first.
+/// 2. `dst` is writable for the header's length.
+#[inline(always)]
+pub(crate) unsafe fn recv<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    header: SlotHeader,
+    dst: *mut u8,
+) -> Result<(), Stop> {
+    let found = arrival(block, conn)?;
+    // SAFETY: obligations 1 and 2.
+    unsafe { empty(block, conn, header, found, dst) }
+}
+
+/// Writes the message that has come to `dst`, if its header is the one that we expect.
+///
+/// # Safety
+/// 1. As [`recv`], both; `found` is the header of the connection's next slot.
+#[inline(always)]
+pub(crate) unsafe fn empty<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    header: SlotHeader,
+    found: SlotHeader,
+    dst: *mut u8,
+) -> Result<(), Stop> {
+    if found != header {
+        return Err(block.refuse(conn.wait(), header, found));
+    }
+    let len = header.len_bytes as usize;
+    // SAFETY: obligation 1: the slot is full, and no user's memory.
+    unsafe { copy_nonoverlapping(conn.short_message(len).cast_const(), dst, len) };
+    conn.release_next(header.len_bytes);
+    Ok(())
+}
+
+/// Waits for a message, and reduces it with `own` into `dst`, with our own operand first if `own_first`.
+///
+/// # Safety
+/// 1. As [`send`]'s first; the operator changes neither inputs nor results.
+/// 2. `own` is readable and `dst` writable for the header's length, a whole number of elements; they are the same or disjoint.
+#[inline(always)]
+pub(crate) unsafe fn reduce<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    header: SlotHeader,
+    (own, dst): (*const u8, *mut u8),
+    own_first: bool,
+) -> Result<(), Stop> {
+    let found = arrival(block, conn)?;
+    if found != header {
+        return Err(block.refuse(conn.wait(), header, found));
+    }
+    let len = header.len_bytes as usize;
+    let theirs = conn.short_message(len).cast_const();
+    let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
+    // SAFETY: obligations 1 and 2; the slot is full, and no user's memory.
+    unsafe { block.combine_bulk(dst, null_mut(), a, b, len, How::default()) };
+    conn.release_next(header.len_bytes);
+    Ok(())
+}
