@@ -258,11 +258,10 @@ impl Tuning {
             WindowRow::from(Func::AllToAll, 2, 16 << 20),
             WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
-        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: beyond, rings with 64 blocks are faster. More ranks: what a
+        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: 8 blocks carry as much as rings with 24. More ranks: what a
         // prototype took on four H200.
         symmetric: &[
-            WindowRow { max_bytes: 128 << 20, ..WindowRow::from(Func::AllReduce, 2, 16 << 20) },
-            WindowRow { max_bytes: 32 << 20, ..WindowRow::from(Func::AllReduce, 8, 16 << 20) },
+            WindowRow::from(Func::AllReduce, 8, 16 << 20),
             WindowRow::from(Func::ReduceScatter, 8, 16 << 20),
             WindowRow::from(Func::AllGather, 8, 16 << 20),
             WindowRow::from(Func::AllToAll, 8, 16 << 20),

@@ -41,9 +41,18 @@ const GRAIN_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 32 << 10;
 /// A warp that loads, eight that combine and one that stores; and without something to combine.
 const THREADS: [u32; 2] = [96, 320];
-/// Tiles of data that is only moved, and of operands of up to four and of more ranks: some pieces fit a multiprocessor's memory. A tile of
-/// operands costs 0.4 us however short it is (docs/measurements/2026-11-25-symmetric-kernels.md).
-const TILE_BYTES: [u32; 3] = [16 << 10, 16 << 10, 8 << 10];
+/// Bytes of a tile. Three pieces and more fit a multiprocessor's memory, with a tile for each rank's operand; a piece costs 0.4 us however
+/// short it is, so tiles are as long as that allows (docs/measurements/2026-11-25-symmetric-kernels.md).
+fn tile_bytes(func: Func, nranks: u32) -> u32 {
+    match (func, nranks) {
+        // Two stores of each sum want their tiles for longer.
+        (Func::AllReduce, ..=4) => 16 << 10,
+        (Func::ReduceScatter, 2) => 32 << 10,
+        (Func::ReduceScatter, ..=4) => 16 << 10,
+        (Func::AllReduce | Func::ReduceScatter, _) => 8 << 10,
+        _ => 16 << 10,
+    }
+}
 
 impl SymmetricPlan {
     /// Its kernel.
@@ -53,10 +62,10 @@ impl SymmetricPlan {
 }
 
 /// The most blocks: they fill NVLink, and more help little (docs/measurements/2026-11-25-symmetric-kernels.md).
-fn blocks_max(func: Func, policy: CtaPolicy) -> u32 {
+fn blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
     match (func, policy) {
         (Func::AllReduce, _) => 8,
-        (Func::ReduceScatter, CtaPolicy::Default) => 24,
+        (Func::ReduceScatter, CtaPolicy::Default) if nranks > 2 => 24,
         (Func::ReduceScatter, _) | (_, CtaPolicy::Default) => 16,
         _ => 8,
     }
@@ -106,9 +115,7 @@ impl Facts {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
         let row = WindowRow::of(self.tuning.symmetric, call.func, self.nranks);
-        // Where few multiprocessors are wanted, a long call's speed is not the first thing.
-        let wants_few = self.cta_policy != CtaPolicy::Default;
-        is_like_measured && row.is_some_and(|row| row.holds(bytes) || wants_few && bytes >= row.min_bytes)
+        is_like_measured && row.is_some_and(|row| row.holds(bytes))
     }
 
     /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
@@ -140,25 +147,20 @@ impl Facts {
         let dtype = reduces.then_some(call.dtype);
         let (elem_bytes, count) =
             dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
-        let most = blocks_max(call.func, self.cta_policy);
+        let most = blocks_max(call.func, self.nranks, self.cta_policy);
         let moved_bytes = match call.func {
             Func::AllReduce => call.bytes().div_ceil(u64::from(self.nranks)),
             _ => call.bytes(),
         };
         let by_size = moved_bytes.div_ceil(BLOCK_BYTES).clamp(1, u64::from(most)) as u32;
         let connected = self.mesh_channels.min(self.blocks_max).max(1);
-        let tile = match (reduces, self.nranks) {
-            (false, _) => TILE_BYTES[0],
-            (true, ..=4) => TILE_BYTES[1],
-            (true, _) => TILE_BYTES[2],
-        };
         SymmetricPlan {
             func: call.func,
             dtype,
             touched,
             channels: self.limits.apply(by_size).min(connected),
             threads: THREADS[usize::from(reduces)],
-            tile_bytes: tile,
+            tile_bytes: tile_bytes(call.func, self.nranks),
             count,
             grain_elems: GRAIN_BYTES / elem_bytes,
         }
@@ -209,10 +211,7 @@ mod tests {
             assert!(!none.takes_symmetric(&call(*func, LONG), None), "{func}");
             assert!(!any.takes_symmetric(&call(*func, LONG), Some(Forced::only(None, None))), "{func}");
         }
-        let beyond = 64 * LONG;
-        assert!(!free.takes_symmetric(&call(Func::AllReduce, beyond), None), "rings are faster");
-        let few = Facts { cta_policy: CtaPolicy::Efficiency, ..free };
-        assert!(few.takes_symmetric(&call(Func::AllReduce, beyond), None), "rings take more blocks");
+        assert!(free.takes_symmetric(&call(Func::AllReduce, 64 * LONG), None), "8 blocks are as fast as 24");
         assert!(!any.takes_symmetric(&call(Func::Broadcast, LONG), None));
         let pre = Call { op: RedOp::PreMulSum, ..call(Func::AllReduce, LONG) };
         assert!(!any.takes_symmetric(&pre, None), "each rank has a multiplier of its own");
