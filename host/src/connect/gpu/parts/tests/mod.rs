@@ -336,7 +336,7 @@ fn memory_grows_with_what_is_called() {
         for (kind, protocol, channels, conns, slot) in [
             (ConnKind::Mesh, Protocol::LL, 32, peers, 32 * KIB),
             (ConnKind::Mesh, Protocol::LL128, 32, peers, 72 * KIB),
-            (ConnKind::Ring, Protocol::Simple, 24, 1, 256 * KIB),
+            (ConnKind::Ring, Protocol::Simple, 24, 1, 240 * KIB),
         ] {
             each(&members, |member| member.connect(&[need(kind, protocol, channels)]).unwrap());
             let there = if (kind, protocol) == (ConnKind::Mesh, Protocol::LL) { 1 } else { 0 };
