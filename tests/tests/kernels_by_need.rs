@@ -170,6 +170,8 @@ fn shared_gpu() {
     let refused = try_ranks(&[0, 1, 1], &config).err().expect("a refusal").to_string();
     assert!(refused.contains("ranks 1 and 2") && refused.contains("OXCCL_DUPLICATE_GPUS=1"), "{refused}");
     config.p2p.shares_gpus = true;
+    // As many as there may be.
+    config.channels.min = Some(64);
     for (ordinals, blocks_max) in [(&[0, 0][..], 33), (&[0, 0, 0, 0], 16), (&[0, 1, 1], 33)] {
         let (before, loaded) = (lines("launch").len(), ptx());
         let ranks = ranks(ordinals, &config);
