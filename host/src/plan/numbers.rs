@@ -308,11 +308,8 @@ impl Tuning {
     /// The same for GPUs that do not all reach each other by NVLink: through memory of the host, or over PCI. Measured on two H100 with
     /// `NCCL_P2P_DISABLE=1` (docs/measurements/2026-11-25-24-blocks.md): words that carry flags double what crosses PCI, and 16 blocks fill it.
     pub fn without_nvlink(self) -> Tuning {
-        let blocks = self.blocks.map(|blocks| Blocks {
-            simple_channels: &[(0, 16)],
-            pair_broadcast: None,
-            ..blocks
-        });
+        let blocks =
+            self.blocks.map(|blocks| Blocks { simple_channels: &[(0, 16)], pair_broadcast: None, ..blocks });
         Tuning {
             one_shot_ll128_bytes: (0, 0),
             two_shot_ll128_bytes: (0, 0),

@@ -23,8 +23,7 @@ const HOT: &str = "oxccl_";
 /// of many kilobytes does not notice. The loops over data are functions of their own or much tighter than this.
 const BOOKKEEPING_BYTES: u32 = 128;
 /// Why rings by Simple spill.
-const RING_SPILLS: &str =
-    "128 registers for 512 threads: what a call saves for each slice costs less than a third more packs in flight bring";
+const RING_SPILLS: &str = "128 registers for 512 threads: what a call saves for each slice costs less than a third more packs in flight bring";
 /// Hot by name but not by nature: (entry or its beginning, reason).
 const SPILLS_ALLOWED: &[(&str, &str)] = &[
     ("oxccl_all_reduce_binomial_simple", "tests/stranger: an example from outside, which nobody has tuned"),

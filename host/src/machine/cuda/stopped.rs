@@ -6,8 +6,7 @@ use super::monitor::Monitor;
 use super::stands::{Found, Looks};
 use crate::gpu::KernelError;
 use crate::launch::{
-    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait,
-    Standing,
+    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait, Standing,
 };
 use crate::machine::Verdict;
 use crate::plan::CallRecord;
