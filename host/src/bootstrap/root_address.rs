@@ -67,8 +67,8 @@ pub(crate) fn start(
     }
 }
 
-/// Registers as rank 0 with whoever has the address. A root that still gathers its ranks is another job's, whose ranks and ours would mix: it
-/// fails both jobs. Otherwise this says who is there, if somebody is.
+/// Registers as rank 0 with whoever has the address. A root that still gathers its ranks belongs to another job. It fails both jobs, because
+/// their ranks would mix. Otherwise this says who is there, if anybody answers.
 fn claim(
     id: &UniqueId,
     nranks: u32,

@@ -4,7 +4,7 @@ use super::copy_engines::WindowRow;
 use super::tuning::Architecture;
 use core::ops::RangeInclusive;
 use oxccl_shared::abi::{ConnLayout, Func, Protocol};
-use oxccl_shared::algo::kernels::THREADS_MAX;
+use oxccl_shared::algo::kernels::{COMMON_THREADS_MAX, THREADS_MAX};
 
 /// Thresholds and sizes for ranks on processors of a kind. Bytes of a call are its `count` times the element size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -354,7 +354,7 @@ impl Blocks {
         // `NCCL_MIN_NCHANNELS` has them.
         simple_channels: &[(0, 24)],
         pair_broadcast: Some((8 << 20, 16)),
-        ll_threads: 384,
+        ll_threads: COMMON_THREADS_MAX,
         simple_threads: THREADS_MAX,
         // Ordinary copies are faster so far: docs/measurements/2026-11-23-bulk-copies.md.
         tile_bytes: 0,
@@ -384,14 +384,9 @@ impl Blocks {
 
     fn with_threads(self, threads: u32) -> Blocks {
         // A word to a thread.
-        let trip = u64::from(threads.min(384)) * 8;
-        Blocks {
-            ll_threads: threads.min(384),
-            simple_threads: threads,
-            hops_trip_bytes: trip,
-            ring_trip_bytes: trip,
-            ..self
-        }
+        let ll_threads = threads.min(COMMON_THREADS_MAX);
+        let trip = u64::from(ll_threads) * 8;
+        Blocks { ll_threads, simple_threads: threads, hops_trip_bytes: trip, ring_trip_bytes: trip, ..self }
     }
 
     /// Threads of a block that works by a protocol.

@@ -12,6 +12,9 @@ pub const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 /// The most threads that any kernel's blocks have.
 pub const THREADS_MAX: u32 = 512;
 
+/// The most of kernels that are not rings by Simple.
+pub const COMMON_THREADS_MAX: u32 = 384;
+
 /// A kernel. Its name is what it is displayed as: `oxccl_<function>_<algorithm><ranks>_<protocol>_<type>`, without what does not
 /// apply, `oxccl_send_recv_<protocol>`, and `oxccl_<function>_symmetric_<type>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +100,7 @@ impl Kernel {
     pub const fn threads_max(&self) -> u32 {
         match self {
             Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. } => THREADS_MAX,
-            _ => 384,
+            _ => COMMON_THREADS_MAX,
         }
     }
 

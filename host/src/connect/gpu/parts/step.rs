@@ -375,7 +375,7 @@ impl Connector for Parts {
                 return Err(outstanding.fault);
             }
             if let Some(waiting) = &waiting {
-                waiting.note(self.awaited(&parts));
+                waiting.note(|| self.awaited(&parts));
             }
         }
     }

@@ -21,10 +21,13 @@ impl<'a> Waiting<'a> {
         Waiting { health, during, since: Instant::now() }
     }
 
-    /// It goes on, for this rank. Called several times in a second.
-    pub fn note(&self, peer: Option<Rank>) {
+    /// It goes on, for the rank that `awaited` finds. Called several times in a second.
+    pub fn note(&self, awaited: impl FnOnce() -> Option<Rank>) {
         let waited = self.since.elapsed();
-        if let Some(peer) = peer.filter(|_| waited >= NOTED_AFTER) {
+        if waited < NOTED_AFTER {
+            return;
+        }
+        if let Some(peer) = awaited() {
             let wait = SlowWait { peer, during: self.during, waited, looked_at: Instant::now() };
             self.health.note_wait(Some(wait));
         }
