@@ -119,9 +119,9 @@ fn slow_rank(me: Rank, said: &[Said]) -> Option<Stall> {
 const FASTER_MIN: u32 = 4;
 
 /// The link that is slow, from the rank at fault to the one that waits: bytes are under way on it most of the time, and all links but others
-/// of that rank and the way back can carry a multiple. One of these has carried at least half as much: it is not the network as a whole
-/// that is slow, nor does the operation use one link only. (How long those are busy says less: a receiver without a processor acknowledges
-/// late.)
+/// from and to that rank can carry a multiple. One of these has carried at least half as much: it is not the network as a whole that is slow,
+/// nor does the operation use one link only. (How long those are busy says less: a receiver without a processor acknowledges late. Links to
+/// that rank say nothing: it acknowledges by the way that is slow.)
 fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
     let own = said.get(me.index())?.last?;
     let during = own.during.filter(|during| !during.call.func.is_message())?;
@@ -130,16 +130,14 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
         let last = said.last.filter(|last| last.latest.map(|latest| latest.seq) == Some(during.seq))?;
         links.extend(last.links?.into_iter().flatten().map(|link| (rank, link)));
     }
-    let is_busy = |(_, link): &(Rank, LinkUse)| link.busy >= IDLE_MIN;
-    let (from, slow) = links.iter().copied().filter(is_busy).min_by_key(|(_, link)| link.delivery_kbps)?;
-    let is_faster = |link: &LinkUse| link.delivery_kbps / FASTER_MIN >= slow.delivery_kbps.max(1);
-    let is_way_back = |rank: Rank, link: &LinkUse| (link.peer, rank) == (from, slow.peer);
-    let others = || links.iter().filter(|(rank, _)| *rank != from);
-    let stands_out = others().all(|(rank, link)| is_faster(link) || is_way_back(*rank, link));
-    let has_like = others().any(|(_, link)| is_faster(link) && link.bytes >= slow.bytes / 2);
-    if !stands_out || !has_like {
-        return None;
-    }
+    let stands_out = |(from, slow): &(Rank, LinkUse)| {
+        let is_faster = |link: &LinkUse| link.can_kbps() / FASTER_MIN >= slow.can_kbps().max(1);
+        let others = || links.iter().filter(|(rank, _)| rank != from);
+        others().all(|(_, link)| link.peer == *from || is_faster(link))
+            && others().any(|(_, link)| is_faster(link) && link.bytes >= slow.bytes / 2)
+    };
+    let busy = links.iter().filter(|(_, link)| link.busy >= IDLE_MIN);
+    let (from, slow) = *busy.filter(|link| stands_out(link)).min_by_key(|(_, link)| link.can_kbps())?;
     let sender = said.get(from.index())?.last?;
     Some(Stall {
         class: StallClass::SlowLink,
@@ -411,6 +409,21 @@ mod tests {
             sends([Some((1, 90, 1000)), Some((0, 9, 1000))]),
         ];
         assert_eq!(found_slow(&both_ways)[0], Some((StallClass::SlowLink, 1, 2)));
+    }
+
+    /// What is sent to the rank whose host sends slowly is acknowledged as slowly, and the kernel's sample of it may be the least of all.
+    #[test]
+    fn a_link_to_the_rank_whose_host_sends_slowly_is_not_taken_for_the_slow_one() {
+        let with = |to, busy, delivery_kbps| {
+            let mut said = sends([Some((to, busy, 25_000_000)), None]);
+            let links = &mut said.last.as_mut().unwrap().links.as_mut().unwrap();
+            links[0].as_mut().unwrap().delivery_kbps = delivery_kbps;
+            said
+        };
+        for sample in [100, 2_000, 6_000, 50_000] {
+            let ring = [with(1, 5, 400_000), with(2, 90, sample), with(0, 98, 6_000)];
+            assert_eq!(found_slow(&ring), [Some((StallClass::SlowLink, 2, 0)); 3], "{sample} kB/s");
+        }
     }
 
     #[test]

@@ -23,6 +23,13 @@ pub struct LinkUse {
 }
 
 impl LinkUse {
+    /// kB/s that the link can carry: what it has carried, if the kernel's last sample says less. One acknowledgement that comes late makes a
+    /// sample small.
+    pub fn can_kbps(&self) -> u32 {
+        let carried = self.bytes / u64::from(self.time_ms.max(1));
+        self.delivery_kbps.max(carried.min(u64::from(u32::MAX)) as u32)
+    }
+
     /// MB/s.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / f64::from(self.time_ms.max(1)) / 1e3

@@ -5,6 +5,7 @@ mod cases;
 mod chains;
 mod direct;
 mod graphs;
+mod outages;
 mod rings;
 mod scale;
 
