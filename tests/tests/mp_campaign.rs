@@ -107,14 +107,8 @@ impl Fault {
         let rank = random.below(u64::from(nranks)) as u32;
         let transport = random.of(&["shm", "tcp"]);
         let is_between = [What::LinkCut, What::LinkSlow].contains(&what);
-        Fault {
-            what,
-            transport: if is_between { "tcp" } else { transport },
-            nranks,
-            rank,
-            calls,
-            known_after: Cell::new(None),
-        }
+        let transport = if is_between && transport == "shm" { "net" } else { transport };
+        Fault { what, transport, nranks, rank, calls, known_after: Cell::new(None) }
     }
 
     /// What a rank does; the one at fault is asked before the last call.
@@ -130,9 +124,8 @@ impl Fault {
                 _ => format!("ask {last}"),
             };
         }
-        // Who watches has seen the end of the stall by then.
-        let rest = if is_slow { "sleep=100 drop" } else { "drop" };
-        format!("join watch-stall {} {own} {rest}", before.join(" "))
+        // Nobody may have looked since the end of a stall: it is said when the communicator goes.
+        format!("join watch-stall {} {own} drop", before.join(" "))
     }
 
     fn function(&self) -> &str {
@@ -248,7 +241,8 @@ impl Fault {
     /// What the host of the rank at fault sends is slow, and the link to the next rank is named.
     fn slow_down(&self) -> Result<(), String> {
         let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
-        let launch = Launch::without_id(RANK, self.nranks).env("NCCL_ALGO", "ring");
+        let launch = Launch::without_id(RANK, self.nranks).env("OXCCL_TRANSPORT", self.transport);
+        let launch = launch.env("NCCL_ALGO", "ring");
         let mut job = self.start_on(&hosts, launch);
         job.all_print("step ask");
         if let Err(why) = hosts.slow_down(self.rank, 50) {
@@ -264,7 +258,8 @@ impl Fault {
     /// The host of the rank at fault is cut off: the others name it once it has been silent for the time of an outage.
     fn cut(&self) -> Result<(), String> {
         let Some(hosts) = hosts(self.nranks) else { return Ok(()) };
-        let launch = Launch::without_id(RANK, self.nranks).env("OXCCL_OUTAGE", OUTAGE);
+        let launch = Launch::without_id(RANK, self.nranks).env("OXCCL_TRANSPORT", self.transport);
+        let launch = launch.env("OXCCL_OUTAGE", OUTAGE);
         let mut job = self.start_on(&hosts, launch);
         // The others have the time of the outage to come to the call.
         job.ranks[self.rank as usize].line("step ask", SOON);

@@ -258,6 +258,9 @@ impl CommHandle {
             }
         };
         let (rank, nranks, error) = (joined.rank, joined.nranks, joined.check().err());
+        if error.is_none() {
+            joined.stalls.leave();
+        }
         *self.stage() = Stage::Ended { rank, nranks, error, progress: joined.probe.progress() };
     }
 

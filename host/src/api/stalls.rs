@@ -60,6 +60,8 @@ struct Polled {
     standing: Standing,
     /// Since when there have been so many calls, and so many of them done.
     since: Duration,
+    /// Since when the call under way has been that.
+    under_way_since: Duration,
     /// When that was learnt.
     at: Duration,
 }
@@ -246,6 +248,18 @@ impl Stalls {
         }
     }
 
+    /// This rank leaves, without an error: says the end of a stall that came after the last look. Where calls go on when they have returned
+    /// nobody knows.
+    pub fn leave(&self) {
+        let Some(running) = self.running.get().filter(|running| running.polled.is_none()) else { return };
+        let (now, own) = (self.now(Instant::now()), running.probe.standing());
+        if own.done == own.begun {
+            let mut acts = Vec::new();
+            self.lock().look(now, &own, &mut acts);
+            self.act(acts, &|_| ());
+        }
+    }
+
     /// What connects this rank, if it is the one that waits, with the one that it waits for.
     fn link(&self, stall: &Stall, running: &Running) -> Option<TransportKind> {
         let peer = if stall.waiter == self.me { stall.rank } else { stall.waiter };
@@ -263,8 +277,11 @@ impl Stalls {
 
 impl Running {
     fn standing(&self, now: Duration) -> Standing {
-        let Some(polled) = &self.polled else { return self.with_links(self.probe.standing()) };
-        polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now)
+        let standing = match &self.polled {
+            None => self.probe.standing(),
+            Some(polled) => polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now),
+        };
+        self.with_links(standing)
     }
 
     /// How the links of a rank have been used whose call lasts.
@@ -273,18 +290,15 @@ impl Running {
             return standing;
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let links = window.look(standing.begun, Instant::now(), self.data_links.counts());
+        // More calls may begin while one is under way.
+        let links = window.look(standing.done, Instant::now(), self.data_links.counts());
         Standing { links, ..standing }
     }
 
     fn poll(&self, now: Duration) {
         let Some(polled) = &self.polled else { return };
         let standing = self.probe.standing();
-        let mut polled = polled.lock().unwrap_or_else(PoisonError::into_inner);
-        if (polled.standing.begun, polled.standing.done) != (standing.begun, standing.done) {
-            polled.since = now;
-        }
-        (polled.standing, polled.at) = (standing, now);
+        polled.lock().unwrap_or_else(PoisonError::into_inner).learn(standing, now);
     }
 }
 
@@ -292,7 +306,7 @@ impl Polled {
     /// What is known by now. A rank whose kernels say when they wait is without progress while they do; of another, that has an operation
     /// which is not done, nobody knows better.
     fn standing(&self, now: Duration) -> Standing {
-        let Polled { standing, since, at } = *self;
+        let Polled { standing, since, under_way_since, at } = *self;
         let waited = match standing.kernels {
             // Until the next look it waits on: a kernel, or the caller's thread.
             _ if standing.waits_for.is_some() => {
@@ -302,7 +316,19 @@ impl Polled {
             None if standing.during.is_some() => now.saturating_sub(since),
             None => Duration::ZERO,
         };
-        Standing { waited_ms: waited.as_millis() as u64, ..standing }
+        let lasted = standing.during.map_or(Duration::ZERO, |_| now.saturating_sub(under_way_since));
+        Standing { waited_ms: waited.as_millis() as u64, lasted_ms: lasted.as_millis() as u64, ..standing }
+    }
+
+    fn learn(&mut self, standing: Standing, now: Duration) {
+        let before = self.standing;
+        if (before.begun, before.done) != (standing.begun, standing.done) {
+            self.since = now;
+        }
+        if before.done != standing.done || before.during.is_none() {
+            self.under_way_since = now;
+        }
+        (self.standing, self.at) = (standing, now);
     }
 }
 

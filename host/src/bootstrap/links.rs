@@ -20,18 +20,18 @@ pub struct LinkCounts {
     /// For how long bytes were under way and the other side had room for more: what took the time was the network between the two. Of
     /// several streams the longest.
     pub busy: Duration,
-    /// Bytes in a second that arrived when last enough was under way to tell. Of several streams the least.
+    /// Bytes in a second that arrived when last enough was under way to tell. Of several streams the busiest one's.
     pub delivery: u64,
     /// Segments that were sent again.
     pub retransmits: u64,
 }
 
 impl Links {
-    /// Counts a stream to a peer from now on, until it is closed.
-    pub fn add(&self, peer: Rank, stream: &Arc<TcpStream>) {
+    /// Counts these streams to a peer from now on, until each is closed.
+    pub fn add_all(&self, peer: Rank, new: &[Arc<TcpStream>]) {
         let mut streams = self.lock();
         streams.retain(|(_, stream)| stream.strong_count() > 0);
-        streams.push((peer, Arc::downgrade(stream)));
+        streams.extend(new.iter().map(|stream| (peer, Arc::downgrade(stream))));
     }
 
     /// What has been counted, of each peer with streams, in any order.
@@ -56,8 +56,9 @@ impl LinkCounts {
     fn add(&mut self, other: &LinkCounts) {
         self.acked_bytes += other.acked_bytes;
         self.retransmits += other.retransmits;
-        self.busy = self.busy.max(other.busy);
-        self.delivery = self.delivery.min(other.delivery);
+        if other.busy > self.busy {
+            (self.busy, self.delivery) = (other.busy, other.delivery);
+        }
     }
 }
 
@@ -109,8 +110,8 @@ mod tests {
     fn bytes_are_counted_by_peer_until_a_stream_is_closed() {
         let links = Links::default();
         let ((one, mut far), (two, mut far_too)) = (pair(), pair());
-        links.add(Rank(3), &one);
-        links.add(Rank(3), &two);
+        links.add_all(Rank(3), std::slice::from_ref(&one));
+        links.add_all(Rank(3), std::slice::from_ref(&two));
         (&*one).write_all(&[7; 5000]).unwrap();
         (&*two).write_all(&[7; 60]).unwrap();
         far.read_exact(&mut [0; 5000]).unwrap();
@@ -133,7 +134,7 @@ mod tests {
     fn time_in_which_the_other_side_has_no_room_is_not_the_links() {
         let (near, _far) = pair();
         let links = Links::default();
-        links.add(Rank(0), &near);
+        links.add_all(Rank(0), std::slice::from_ref(&near));
         near.set_nonblocking(true).unwrap();
         while (&*near).write(&[0; 1 << 16]).is_ok() {}
         // Until what is under way has arrived.

@@ -13,7 +13,9 @@
 use super::error::NetError;
 use core::ffi::c_void;
 use core::fmt;
+use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// Bytes of a [`NetHandle`] (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const HANDLE_BYTES: usize = 128;
@@ -236,6 +238,11 @@ pub trait SendComm: Comm {
     /// As [`Self::isend`] of the same bytes at `start`.
     unsafe fn relocate(&mut self, _request: Request, _start: *const u8) -> bool {
         false
+    }
+
+    /// The TCP streams that carry what is sent, for who counts what passes; none, if it goes another way.
+    fn streams(&self) -> Vec<Arc<TcpStream>> {
+        Vec::new()
     }
 }
 

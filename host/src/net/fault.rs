@@ -8,6 +8,7 @@ use super::{
     Comm, Connector, Listener, Net, NetError, NetHandle, NetMemory, NetProperties, REQUESTS_MAX, RecvComm,
     Registration, Request, SendComm,
 };
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -294,6 +295,10 @@ impl SendComm for FaultComm<dyn SendComm> {
     unsafe fn relocate(&mut self, request: Request, start: *const u8) -> bool {
         // SAFETY: the caller's promise. What is withheld here has left underneath.
         self.inner.as_mut().is_none_or(|inner| unsafe { inner.relocate(request, start) })
+    }
+
+    fn streams(&self) -> Vec<Arc<TcpStream>> {
+        self.inner.iter().flat_map(|inner| inner.streams()).collect()
     }
 }
 

@@ -57,6 +57,11 @@ pub trait StreamIo {
     fn is_mid_write(&self) -> bool {
         false
     }
+
+    /// The TCP stream below, where there is one that others may look at.
+    fn socket(&self) -> Option<&Arc<TcpStream>> {
+        None
+    }
 }
 
 impl StreamIo for TcpStream {
@@ -73,6 +78,10 @@ impl StreamIo for TcpStream {
 
 /// For the two directions of a stream that have owners of their own.
 impl StreamIo for Arc<TcpStream> {
+    fn socket(&self) -> Option<&Arc<TcpStream>> {
+        Some(self)
+    }
+
     unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {
         // SAFETY: obligation 1.
         unsafe { send(self, pieces) }

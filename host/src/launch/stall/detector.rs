@@ -30,6 +30,8 @@ pub struct Detector {
     /// Time between the first question and the report.
     lead: Duration,
     phase: Phase,
+    /// The phase in which an operation that lasted was reported, while we ask why it does no more.
+    lasting: Option<Phase>,
     said: Vec<Said>,
     answered: Option<Duration>,
     /// By rank: stalls in which it was at fault.
@@ -72,7 +74,8 @@ impl Detector {
     pub fn new(me: Rank, nranks: u32, warn: Duration) -> Detector {
         let said = vec![Said::default(); nranks as usize];
         let lead = (warn / 2).min(LEAD_MAX);
-        Detector { me, warn, lead, phase: Phase::Calm, said, answered: None, found: vec![0; nranks as usize] }
+        let found = vec![0; nranks as usize];
+        Detector { me, warn, lead, phase: Phase::Calm, lasting: None, said, answered: None, found }
     }
 
     /// The stall that ranks know of.
@@ -108,6 +111,7 @@ impl Detector {
 
     /// This rank looks at itself. Returns when to look again, if before anything happens.
     pub fn look(&mut self, now: Duration, own: &Standing, acts: &mut Vec<Act>) -> Option<Duration> {
+        self.go_on(own);
         match (self.phase, self.why(own)) {
             (Phase::Calm, Some(why)) => self.ask(now, own, (1, why), acts),
             (Phase::Calm, None) => {}
@@ -119,7 +123,8 @@ impl Detector {
             ) => {
                 self.ask(now, own, (1, Why::Stuck), acts);
             }
-            (Phase::Reported { stall, .. }, Some(Why::Stuck)) if stall.is_lasting() => {
+            (reported @ Phase::Reported { stall, .. }, Some(Why::Stuck)) if stall.is_lasting() => {
+                self.lasting = Some(reported);
                 self.ask(now, own, (1, Why::Stuck), acts);
             }
             (Phase::Asking { since, why, .. }, _)
@@ -141,6 +146,16 @@ impl Detector {
             (Phase::Reported { .. }, _) => {}
         }
         self.next(now, own)
+    }
+
+    /// What lasted, and did no more for a moment, is under way again or done: its report stands.
+    fn go_on(&mut self, own: &Standing) {
+        let is_asking = matches!(self.phase, Phase::Asking { .. } | Phase::Waiting { .. });
+        if self.why(own) != Some(Why::Stuck)
+            && let Some(reported) = self.lasting.take_if(|_| is_asking)
+        {
+            self.phase = reported;
+        }
     }
 
     /// Why a rank that stands so asks the others, if it does.
@@ -201,12 +216,23 @@ impl Detector {
             Some(stall) => {
                 self.count(&stall);
                 acts.extend([Act::Report(stall), Act::Tell(StallNotice::Found(stall))]);
+                self.lasting = None;
                 Phase::Reported { stall, ours: Some(own.begun) }
             }
-            // Who is slow may show only once the operation has found its pace.
-            None if why == Why::Lasts => Phase::Waiting { until: now + self.lead, why },
+            None if why == Why::Lasts => return self.ask_later(now, own, acts),
             None => Phase::Waiting { until: now + self.warn, why },
         };
+    }
+
+    /// Who is slow may show only once an operation has found its pace: another conclusion follows soon, and less often the longer the
+    /// operation lasts.
+    fn ask_later(&mut self, now: Duration, own: &Standing, acts: &mut Vec<Act>) {
+        let (again, why) = ((own.lasted() / 8).max(self.lead / 2), Why::Lasts);
+        match again.checked_sub(self.lead) {
+            Some(pause) => self.phase = Phase::Waiting { until: now + pause, why },
+            // The second question once more, with the first answers.
+            None => self.ask(now.saturating_sub(self.lead - again), own, (2, why), acts),
+        }
     }
 
     /// Another rank has said something.
@@ -249,6 +275,7 @@ impl Detector {
                     && self.me < from => {}
             StallNotice::Found(stall) => {
                 self.count(&stall);
+                self.lasting = None;
                 self.phase = Phase::Reported { stall, ours: None };
             }
             StallNotice::Over if matches!(self.phase, Phase::Reported { ours: None, .. }) => {

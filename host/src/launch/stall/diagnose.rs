@@ -127,7 +127,7 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
     let during = own.during.filter(|during| !during.call.func.is_message())?;
     let mut links: Vec<(Rank, LinkUse)> = Vec::new();
     for (rank, said) in (0..).map(Rank).zip(said) {
-        let last = said.last.filter(|last| last.latest.map(|latest| latest.seq) == Some(during.seq))?;
+        let last = said.last.filter(|last| last.is_in(during.seq))?;
         links.extend(last.links?.into_iter().flatten().map(|link| (rank, link)));
     }
     let stands_out = |(from, slow): &(Rank, LinkUse)| {

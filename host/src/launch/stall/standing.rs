@@ -59,6 +59,11 @@ impl Standing {
         Duration::from_millis(self.lasted_ms)
     }
 
+    /// Whether the collective of this number is the latest, or, of a rank that enqueues calls, under way.
+    pub(super) fn is_in(&self, seq: u64) -> bool {
+        [self.latest, self.during].into_iter().flatten().any(|call| call.seq == seq)
+    }
+
     /// Whether it has come further than it was before.
     pub(super) fn has_moved_since(&self, before: &Standing) -> bool {
         (self.begun, self.done, self.moved) != (before.begun, before.done, before.moved)

@@ -242,6 +242,32 @@ fn an_operation_that_goes_on_and_lasts_names_the_slow_rank_once() {
     assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
 }
 
+/// As when a slow link loses its last packets: it does no more, for less than the warn time.
+#[test]
+fn a_slow_operation_that_pauses_is_over_once() {
+    for goes_on in [true, false] {
+        let mut job = Job::new(3);
+        let slow = [(0, 2, 95), (1, 0, 95), (2, 1, 8)];
+        let lasts = |job: &mut Job| slow.iter().for_each(|at| job.lasts(at.0, 7, at.1, at.2));
+        lasts(&mut job);
+        job.pass(WARN + 100 * MS);
+        assert_eq!(job.found(), [(StallClass::Slow, 2, 0)]);
+        for one in &mut job.ranks {
+            (one.waits_since, one.standing.waits_for) = (Some(job.now), Some(Rank(1)));
+        }
+        job.pass(WARN - 100 * MS);
+        if goes_on {
+            job.ranks.iter_mut().for_each(|one| (one.waits_since, one.standing.waits_for) = (None, None));
+            job.pass(WARN);
+            assert_eq!(job.cleared.len(), 0);
+            assert_eq!(job.ranks[0].detector.stall().map(|stall| stall.class), Some(StallClass::Slow));
+        }
+        (0..3).for_each(|rank| job.done(rank, 7));
+        job.pass(WARN);
+        assert_eq!((job.reports.len(), job.cleared.len()), (1, 1), "it goes on: {goes_on}");
+    }
+}
+
 /// A GPU's executor goes on while the kernel of an earlier call waits: that is still the same stall.
 #[test]
 fn calls_enqueued_behind_a_kernel_that_waits_do_not_end_its_stall() {

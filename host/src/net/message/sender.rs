@@ -9,6 +9,8 @@ use crate::net::io::{Piece, StreamIo, piece, pieces_bytes};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind, Registration, Request, SendComm};
 use heapless::Vec as FixedVec;
 use rustix::io::Errno;
+use std::net::TcpStream;
+use std::sync::Arc;
 
 /// Most messages of one call on the control stream, while they are short.
 const BATCH: usize = 16;
@@ -237,6 +239,10 @@ impl<Io: StreamIo + Send> SendComm for Sender<Io> {
             outgoing.body = start;
         }
         true
+    }
+
+    fn streams(&self) -> Vec<Arc<TcpStream>> {
+        self.lanes.iter().filter_map(|lane| lane.io.socket().cloned()).collect()
     }
 }
 

@@ -4,6 +4,8 @@ use super::record::{CONTENT_MAX, HEAD_BYTES, RECORD_MAX, RecordKey, record_bytes
 use crate::bootstrap::secret::Secret;
 use crate::net::io::{Piece, StreamIo, copy_from, piece};
 use rustix::io::Errno;
+use std::net::TcpStream;
+use std::sync::Arc;
 
 /// Seals what is written to a stream.
 pub(crate) struct SealedWriter<Io> {
@@ -59,6 +61,10 @@ impl<Io: StreamIo> SealedWriter<Io> {
 }
 
 impl<Io: StreamIo> StreamIo for SealedWriter<Io> {
+    fn socket(&self) -> Option<&Arc<TcpStream>> {
+        self.io.socket()
+    }
+
     /// After `AGAIN` and after a short write the next pieces begin with the same bytes, wherever they lie: some of them may be sealed and
     /// partly on the way.
     unsafe fn write(&mut self, pieces: &[Piece]) -> Result<usize, Errno> {

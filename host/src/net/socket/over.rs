@@ -12,22 +12,12 @@ use crate::net::{NetError, RecvComm, SendComm};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-/// The sending end over a socket on which nothing has travelled since authentication, encrypted or not. `seen` may look at it as long as
-/// it lives.
+/// The sending end over a socket on which nothing has travelled since authentication, encrypted or not.
 ///
 /// # Errors
 /// The socket does not take its options.
-pub(crate) fn sender_over(
-    stream: DataStream,
-    encrypt: bool,
-    seen: impl FnOnce(&Arc<TcpStream>),
-) -> Result<Box<dyn SendComm>, NetError> {
-    let (ends, socket) = (prepare(&stream.socket)?, Arc::new(stream.socket));
-    seen(&socket);
-    if !encrypt {
-        return Ok(Box::new(Sender::new(ends, vec![socket])));
-    }
-    Ok(Box::new(Sender::new(ends, vec![SealedWriter::new(socket, stream.keys.sends)])))
+pub(crate) fn sender_over(stream: DataStream, encrypt: bool) -> Result<Box<dyn SendComm>, NetError> {
+    Ok(sender(prepare(&stream.socket)?, vec![stream], encrypt))
 }
 
 /// The receiving end, likewise.
@@ -40,11 +30,11 @@ pub(crate) fn receiver_over(stream: DataStream, encrypt: bool) -> Result<Box<dyn
 
 /// The sending end of a connection over these streams, the control stream first.
 pub(super) fn sender(ends: Ends, streams: Vec<DataStream>, encrypt: bool) -> Box<dyn SendComm> {
-    let streams = streams.into_iter();
+    let streams = streams.into_iter().map(|stream| (Arc::new(stream.socket), stream.keys.sends));
     if !encrypt {
-        return Box::new(Sender::new(ends, streams.map(|stream| stream.socket).collect()));
+        return Box::new(Sender::new(ends, streams.map(|(socket, _)| socket).collect()));
     }
-    let sealed = streams.map(|stream| SealedWriter::new(stream.socket, stream.keys.sends));
+    let sealed = streams.map(|(socket, key)| SealedWriter::new(socket, key));
     Box::new(Sender::new(ends, sealed.collect()))
 }
 
@@ -93,7 +83,7 @@ mod tests {
             std::thread::yield_now();
         }
         let keys = DataKeys { sends: Secret::from_seed(b"there"), receives: Secret::from_seed(b"back") };
-        assert!(sender_over(DataStream { socket: socket.try_clone().unwrap(), keys }, false, |_| ()).is_ok());
+        assert!(sender_over(DataStream { socket: socket.try_clone().unwrap(), keys }, false).is_ok());
         let mut receiver = receiver_over(DataStream { socket, keys }, false).unwrap();
         let mut room = [0u8; 8];
         // SAFETY: `room` outlives the receiver's use of it, and nobody else touches it.

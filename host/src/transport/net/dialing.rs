@@ -103,10 +103,8 @@ impl Dialing<'_> {
                 *comm = listener.poll_accept().map_err(|source| self.known_better(*peer, source))?;
             }
             if to.iter().all(Option::is_some) && from.iter().all(Option::is_some) {
-                return Ok(Dialed {
-                    to: to.into_iter().flatten().collect(),
-                    from: from.into_iter().flatten().collect(),
-                });
+                let (to, from) = (to.into_iter().flatten().collect(), from.into_iter().flatten().collect());
+                return Ok(self.count(Dialed { to, from }));
             }
             // A dead rank does not connect.
             self.bootstrap.check_whole()?;
@@ -117,6 +115,13 @@ impl Dialing<'_> {
             }
             std::thread::sleep(REST);
         }
+    }
+
+    /// Counts what they send from now on.
+    fn count(&self, dialed: Dialed) -> Dialed {
+        let links = self.bootstrap.links();
+        self.to.iter().zip(&dialed.to).for_each(|(peer, comm)| links.add_all(*peer, &comm.streams()));
+        dialed
     }
 
     /// A connection with `peer` failed. Prefer the reason of a rank that gave up; other ranks that wait for it may

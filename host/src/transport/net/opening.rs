@@ -71,7 +71,9 @@ impl Handles {
                 connector = Some(net.connect(device, &handle).map_err(refused)?);
             }
             let Some(connector) = &mut connector else { return Ok(None) };
-            connector.poll_connect().map_err(refused)
+            let comm = connector.poll_connect().map_err(refused)?;
+            comm.iter().for_each(|comm| reach.links().add_all(conn.peer, &comm.streams()));
+            Ok(comm)
         })
     }
 }

@@ -53,8 +53,9 @@ impl Transport for Tcp {
         let refused = |peer| move |source| TransportError::of_net(Some(peer), source);
         let to = to.iter().map(|conn| {
             let stream = bootstrap.connect_stream(conn.peer, purpose, conn.tag)?;
-            let seen = |stream: &_| bootstrap.links().add(conn.peer, stream);
-            sender_over(stream, encrypt, seen).map_err(refused(conn.peer))
+            let sender = sender_over(stream, encrypt).map_err(refused(conn.peer))?;
+            bootstrap.links().add_all(conn.peer, &sender.streams());
+            Ok(sender)
         });
         let to = to.collect::<Result<_, TransportError>>()?;
         let from = from.iter().map(|conn| {
@@ -82,9 +83,10 @@ impl Opener for Streams {
         let purpose = purpose(encrypt);
         let to = Background::start(to.to_vec(), move |conn: &Asking| {
             let stream = reach.connect_stream(conn.peer, purpose, conn.tag)?;
-            let seen = |stream: &_| reach.links().add(conn.peer, stream);
-            sender_over(stream, encrypt, seen)
-                .map_err(|source| TransportError::of_net(Some(conn.peer), source))
+            let sender = sender_over(stream, encrypt)
+                .map_err(|source| TransportError::of_net(Some(conn.peer), source))?;
+            reach.links().add_all(conn.peer, &sender.streams());
+            Ok(sender)
         })?;
         let from = from.iter().map(|conn| -> Opening<Box<dyn RecvComm>> {
             let (reach, Asking { tag, peer }) = (self.reach.clone(), *conn);
