@@ -392,3 +392,34 @@ impl Names {
         format!("rank {rank}{}", place.unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Call, CallRecord};
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    /// A GPU to which the program has given `begun` calls, of which `done` are done.
+    fn enqueued(begun: u64, done: u64) -> Standing {
+        let call =
+            Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 9 };
+        let during = (done < begun).then_some(CallRecord { seq: done, call });
+        Standing { begun, done, during, ..Standing::default() }
+    }
+
+    #[test]
+    fn a_call_of_a_gpu_lasts_from_when_the_one_before_it_is_done() {
+        let at = Duration::from_secs;
+        let mut polled = Polled::default();
+        let lasted = |polled: &Polled, now| polled.standing(at(now)).lasted_ms;
+        polled.learn(enqueued(0, 0), at(1));
+        assert_eq!(lasted(&polled, 2), 0, "in no call");
+        polled.learn(enqueued(1, 0), at(3));
+        polled.learn(enqueued(5, 0), at(4));
+        assert_eq!(lasted(&polled, 6), 3000, "what is enqueued behind it does not matter");
+        polled.learn(enqueued(5, 1), at(7));
+        assert_eq!(lasted(&polled, 9), 2000, "the next one");
+        polled.learn(enqueued(5, 5), at(10));
+        assert_eq!(lasted(&polled, 11), 0);
+    }
+}

@@ -420,6 +420,14 @@ mod tests {
             links[0].as_mut().unwrap().delivery_kbps = delivery_kbps;
             said
         };
+        // Ranks on GPUs have enqueued more.
+        let enqueued = |mut said: Said, seq| {
+            said.last.as_mut().unwrap().latest = Some(call(Func::Barrier, seq, 0));
+            said
+        };
+        let ring = [with(1, 5, 400_000), with(2, 5, 400_000), with(0, 98, 6_000)];
+        let ahead = [enqueued(ring[0], 9), enqueued(ring[1], 8), ring[2]];
+        assert_eq!(found_slow(&ahead), [Some((StallClass::SlowLink, 2, 0)); 3]);
         for sample in [100, 2_000, 6_000, 50_000] {
             let ring = [with(1, 5, 400_000), with(2, 90, sample), with(0, 98, 6_000)];
             assert_eq!(found_slow(&ring), [Some((StallClass::SlowLink, 2, 0)); 3], "{sample} kB/s");
