@@ -51,6 +51,8 @@ struct Running {
     polled: Option<Mutex<Polled>>,
     /// The streams on which this rank sends, and what was counted of them when the present call was first looked at.
     data_links: Arc<Links>,
+    /// How long a call lasts before these are looked at.
+    links_after: Duration,
     window: Mutex<LinkWindow>,
 }
 
@@ -97,7 +99,8 @@ impl Stalls {
         let is_polled = polled.is_some();
         // Only the first call counts, and there is one.
         let (data_links, window) = (self.data_links.clone(), Mutex::default());
-        let _ = self.running.set(Running { probe, links, polled, data_links, window });
+        let links_after = self.warn / 4;
+        let _ = self.running.set(Running { probe, links, polled, data_links, links_after, window });
         if is_polled && self.warn < NEVER {
             self.start_polling();
         }
@@ -284,9 +287,9 @@ impl Running {
         self.with_links(standing)
     }
 
-    /// How the links of a rank have been used whose call lasts.
+    /// How the links of a rank have been used whose call lasts. Each is a question to the kernel, and a rank may have thousands.
     fn with_links(&self, standing: Standing) -> Standing {
-        if standing.lasted_ms == 0 {
+        if standing.lasted() <= self.links_after {
             return standing;
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
