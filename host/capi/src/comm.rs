@@ -101,6 +101,38 @@ impl Drop for Ticket {
     }
 }
 
+/// A thread that works for a communicator, or is to, until this is dropped.
+pub struct Working(Arc<Comm>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        lock(&self.0.status).working -= 1;
+    }
+}
+
+/// A communicator that is out of use because it is to end. One that is dropped without [`Self::start`], with its group for example, is in
+/// use again: nobody would end it, and who waits for its end would wait for ever.
+pub struct Ending(Option<Arc<Comm>>);
+
+impl Ending {
+    /// The caller ends it, by [`Comm::end`].
+    pub fn start(mut self) -> Arc<Comm> {
+        self.0.take().expect("taken once, here")
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let Some(comm) = self.0.take() else { return };
+        let mut status = lock(&comm.status);
+        if status.phase == Phase::Ending {
+            status.phase = if status.parked.is_some() { Phase::Suspended } else { Phase::Ready };
+        }
+        drop(status);
+        comm.changed.notify_all();
+    }
+}
+
 /// The engine, for as long as nobody else is to use it.
 pub struct Engine<'a>(MutexGuard<'a, Option<DeviceCommunicator>>);
 
@@ -262,13 +294,10 @@ impl Comm {
         }
     }
 
-    /// Counts a thread that works for this communicator.
-    pub fn begin_work(&self) {
+    /// Counts a thread that works for this communicator, or is to.
+    pub fn begin_work(self: &Arc<Comm>) -> Working {
         lock(&self.status).working += 1;
-    }
-
-    pub fn end_work(&self) {
-        lock(&self.status).working -= 1;
+        Working(self.clone())
     }
 
     /// The number of a new child, equal on all ranks.
@@ -306,16 +335,16 @@ impl Comm {
         self.async_failure().map_or(Code::Success, |failure| failure.code)
     }
 
-    /// Begins to end: takes the engine out of use. None if there is none, or no more.
+    /// Takes it out of use, to end it.
     ///
     /// # Errors
     /// A communicator that is not ready.
-    pub fn begin_end(&self) -> Outcome<()> {
+    pub fn begin_end(self: &Arc<Comm>) -> Outcome<Ending> {
         let mut status = lock(&self.status);
         match status.phase {
             Phase::Ready | Phase::Suspended if status.working == 0 || self.is_blocking() => {
                 status.phase = Phase::Ending;
-                Ok(())
+                Ok(Ending(Some(self.clone())))
             }
             _ => {
                 drop(status);

@@ -19,8 +19,7 @@ pub fn finalize(handle: Handle) -> Outcome<Code> {
             let text = "comm was revoked: ncclCommDestroy ends it, without ncclCommFinalize";
             return Err(Failure::invalid_usage(text));
         }
-        comm.begin_end()?;
-        submit_job(Job::Finalize(comm))
+        submit_job(Job::Finalize(comm.begin_end()?))
     })
 }
 
@@ -53,8 +52,7 @@ pub fn destroy(handle: Handle) -> Outcome<Code> {
 pub fn destroyed(comm: Arc<Comm>) -> Outcome {
     match comm.phase() {
         Phase::Ready | Phase::Suspended => {
-            comm.begin_end()?;
-            in_background(&comm, false)?;
+            in_background(&comm.begin_end()?.start(), false)?;
         }
         Phase::Ending => {}
         // The thread that connects it will find it freed, and drop the engine.

@@ -1,6 +1,6 @@
 //! Groups: what a thread has asked for between `ncclGroupStart` and `ncclGroupEnd`.
 
-use crate::comm::{Comm, Engine, connect_in_background};
+use crate::comm::{Comm, Ending, Engine, connect_in_background};
 use crate::end;
 use crate::one_sided::{self, OneSided};
 use crate::registry::Handle;
@@ -31,7 +31,7 @@ pub enum Job {
     /// A step of all ranks of one that is connected.
     Step(Arc<Comm>, Step),
     /// Finalizes one.
-    Finalize(Arc<Comm>),
+    Finalize(Ending),
     /// Ends one that has lost its handle.
     Destroy(Arc<Comm>),
 }
@@ -123,9 +123,18 @@ pub fn end() -> Outcome<Code> {
     }
     let is_begin = |job: &Job| matches!(job, Job::Connect(..) | Job::Step(..));
     let (connects, ends) = jobs.into_iter().partition(is_begin);
-    let connected = run_jobs(connects)?;
-    run_calls(&calls)?;
-    one_sided::run(one_sided)?;
+    let begun = run_jobs(connects).and_then(|connected| {
+        run_calls(&calls)?;
+        one_sided::run(one_sided)?;
+        Ok(connected)
+    });
+    let connected = match begun {
+        Ok(connected) => connected,
+        Err(failure) => {
+            discard(ends, &failure);
+            return Err(failure);
+        }
+    };
     let ended = run_jobs(ends)?;
     Ok(if connected == Code::InProgress { connected } else { ended })
 }
@@ -152,10 +161,14 @@ fn close() -> Outcome<Option<Open>> {
     })?
 }
 
+/// Jobs that are not run because of a failure.
 fn discard(jobs: Vec<Job>, failure: &Failure) {
     for job in jobs {
-        if let Job::Connect(comm, _) = job {
-            comm.joined(Err(failure.clone()));
+        match job {
+            Job::Connect(comm, _) => comm.joined(Err(failure.clone())),
+            Job::Step(..) | Job::Finalize(_) => {}
+            // Its handle is gone already. That it failed, or was not ready, changes nothing: it is dropped then.
+            Job::Destroy(comm) => _ = end::destroyed(comm),
         }
     }
 }
@@ -174,7 +187,8 @@ fn run_jobs(jobs: Vec<Job>) -> Outcome<Code> {
                 steps.push(start_step(comm, step));
                 Ok(())
             }
-            Job::Finalize(comm) => {
+            Job::Finalize(ending) => {
+                let comm = ending.start();
                 waits.push((comm.clone(), false));
                 end::in_background(&comm, true)
             }
@@ -211,14 +225,13 @@ type StepDone = std::sync::mpsc::Receiver<Outcome>;
 fn start_step(comm: Arc<Comm>, step: Step) -> (Arc<Comm>, Outcome<StepDone>) {
     let (done, waiting) = std::sync::mpsc::channel();
     let inside = comm.clone();
-    comm.begin_work();
+    let working = comm.begin_work();
     let started = crate::comm::in_background("oxccl-step", move || {
         let outcome = step(&inside).inspect_err(|failure| tracing::warn!(target: "nccl", "{}", failure.text));
-        inside.end_work();
+        drop(working);
         // Nobody waits for a communicator that does not block.
         let _ = done.send(outcome);
     });
-    let started = started.inspect_err(|_| comm.end_work());
     (comm, started.map(|()| waiting))
 }
 

@@ -234,7 +234,7 @@ pub fn derive(
         // It takes part, and gets nothing.
         false => (GHOST, Arc::new(Comm::new(GHOST, device, settings, clique))),
     };
-    parent.begin_work();
+    let working = parent.begin_work();
     let ticket = parent.ticket();
     let work = move |comm: &Comm| {
         ticket.wait();
@@ -244,7 +244,7 @@ pub fn derive(
             comm.started(pending.handle());
             pending.wait()
         });
-        parent.end_work();
+        drop(working);
         made
     };
     out.write(handle, "newcomm")?;

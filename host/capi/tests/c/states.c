@@ -321,6 +321,68 @@ static void finalize(void) {
   OK(ncclCommDestroy(comm));
 }
 
+/* A group that is refused, simulated, or stopped by its operations has finalized nothing: nobody waits for that for ever. */
+static void a_refused_group_ends_nothing(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclSimInfo_t simulated = NCCL_SIM_INFO_INITIALIZER;
+  ncclResult_t state;
+  ncclUniqueId id;
+  ncclComm_t comm = alone(), suspended = alone(), gone = alone(), child;
+  OK(ncclCommSuspend(suspended, NCCL_SUSPEND_MEM));
+  OK(ncclGroupStart());
+  OK(ncclCommFinalize(comm));
+  OK(ncclCommFinalize(suspended));
+  OK(ncclCommDestroy(gone));
+  GIVES(ncclInvalidArgument, ncclBroadcast(from, to, 4, ncclFloat32, 7, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclGroupEnd());
+  GIVES(ncclInvalidArgument, ncclCommGetAsyncError(gone, &state));
+  OK(ncclCommResume(suspended));
+  OK(ncclCommDestroy(suspended));
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  CHECK(to[3] == 4);
+  OK(ncclGroupStart());
+  OK(ncclCommFinalize(comm));
+  OK(ncclGroupSimulateEnd(&simulated));
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  /* Nor has a split that did not begin kept its parent busy. */
+  config.blocking = 0;
+  OK(ncclCommDestroy(comm));
+  OK(ncclGetUniqueId(&id));
+  GIVES(ncclInProgress, ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+  CHECK(await(comm) == ncclSuccess);
+  OK(ncclGroupStart());
+  OK(ncclCommSplit(comm, 0, 0, &child, NULL));
+  GIVES(ncclInvalidArgument, ncclBroadcast(from, to, 4, ncclFloat32, 7, comm, NULL));
+  GIVES(ncclInvalidArgument, ncclGroupEnd());
+  OK(ncclCommGetAsyncError(child, &state));
+  CHECK(state == ncclInvalidArgument);
+  OK(ncclCommDestroy(child));
+  CHECK(await(comm) == ncclSuccess);
+  /* The send has no receive: the group's operations fail, and what was to follow them is not left half begun. */
+  OK(ncclGroupStart());
+  OK(ncclSend(from, 4, ncclFloat32, 0, comm, NULL));
+  OK(ncclCommFinalize(comm));
+  GIVES(ncclInvalidUsage, ncclGroupEnd());
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclInvalidUsage);
+  double start = seconds();
+  OK(ncclCommDestroy(comm));
+  CHECK(seconds() - start < 30);
+}
+
+/* A message to oneself without its other end is the caller's fault, and no other call is. */
+static void lonely_messages(void) {
+  float from[4] = {1, 2, 3, 4}, to[4] = {0};
+  ncclComm_t comm = alone();
+  OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+  GIVES(ncclInvalidUsage, ncclSend(from, 4, ncclFloat32, 0, comm, NULL));
+  CHECK(strstr(ncclGetLastError(comm), "sends to itself") != NULL);
+  CHECK(strstr(ncclGetLastError(comm), "another operation") == NULL);
+  CHECK(strstr(ncclGetLastError(comm), "all_reduce") == NULL);
+  OK(ncclCommDestroy(comm));
+}
+
 static void foreign_handles(void) {
   ncclComm_t one = alone(), other = alone();
   ncclRedOp_t op, freed;
@@ -946,6 +1008,8 @@ int main(int count, char** arguments) {
       {"abort_of_a_blocking_init", abort_of_a_blocking_init},
       {"a_watchdog_asks_while_another_enqueues", a_watchdog_asks_while_another_enqueues},
       {"finalize", finalize},
+      {"a_refused_group_ends_nothing", a_refused_group_ends_nothing},
+      {"lonely_messages", lonely_messages},
       {"foreign_handles", foreign_handles},
       {"suspend_and_resume", suspend_and_resume},
       {"shrink_grow_and_revoke", shrink_grow_and_revoke},

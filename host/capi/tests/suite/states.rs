@@ -41,6 +41,8 @@ cases! {
     abort_of_a_blocking_init
     a_watchdog_asks_while_another_enqueues
     finalize
+    a_refused_group_ends_nothing
+    lonely_messages
     foreign_handles
     suspend_and_resume
     shrink_grow_and_revoke
