@@ -413,7 +413,11 @@ fn unreachable_advice(errno: i32) -> &'static str {
 fn out_of_range(rank: Rank, nranks: u32) -> String {
     match rank.0 < nranks {
         false => format!("rank {rank} is not below the number of ranks, {nranks}"),
-        true => format!("{nranks} ranks are more than the {NRANKS_MAX} that one communicator may have"),
+        true => {
+            format!(
+                "rank {rank} was told of {nranks} ranks, more than the {NRANKS_MAX} that one communicator may have"
+            )
+        }
     }
 }
 
@@ -458,7 +462,11 @@ mod tests {
         let out_of_range = |rank, nranks| BootstrapError::RankOutOfRange { rank: Rank(rank), nranks };
         assert_eq!(out_of_range(5, 2).to_string(), "rank 5 is not below the number of ranks, 2");
         let many = out_of_range(0, NRANKS_MAX + 1).to_string();
-        assert_eq!(many, "1048577 ranks are more than the 1048576 that one communicator may have");
+        // Whoever uses the id after that rank gets this error too.
+        assert_eq!(
+            many,
+            "rank 0 was told of 1048577 ranks, more than the 1048576 that one communicator may have"
+        );
     }
 
     #[test]

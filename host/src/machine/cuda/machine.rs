@@ -16,7 +16,7 @@ use crate::launch::{
     BACK_OFF, Behind, BehindError, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Occupied,
     Outstanding, Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
 };
-use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, collective_args};
+use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, Verdict, collective_args};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, SymmetricPlan, message_kernels};
 use crate::transport::p2p::SignalTable;
@@ -276,7 +276,9 @@ impl Machine for Cuda {
     }
 
     fn own_messages_differ(&mut self) -> RunError {
-        RunError::Stopped(self.fail(Fault::Mismatch { rank: self.parts.rank, theirs: None }))
+        // The latest collective, which other faults name, has no part in it.
+        let verdict = Verdict { latest: None, ..self.verdict() };
+        RunError::Stopped(verdict.fail(Fault::SelfMessages))
     }
 
     /// Waits until every enqueued operation is done. An operation that does not end within the timeout is aborted.

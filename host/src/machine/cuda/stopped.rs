@@ -55,6 +55,10 @@ impl Probe for KernelProbe {
         stopped.map_or(Ok(()), |stopped| Err(stopped_by(&verdict(), stopped)))
     }
 
+    fn has_failed(&self) -> bool {
+        self.health.is_stopped()
+    }
+
     fn progress(&self) -> Progress {
         // Before the event is asked, which follows all of these.
         let enqueued = self.health.returned();
