@@ -78,6 +78,26 @@ fn a_stopped_process_is_named_once_and_forgotten_when_it_continues() {
     }
 }
 
+/// The other ranks give up after their timeout: then the operation that stood still does not go on.
+#[test]
+fn an_operation_that_fails_is_not_said_to_go_on() {
+    for transport in TRANSPORTS {
+        let launch = launch(3, transport).env("OXCCL_TIMEOUT", "3");
+        let mut job = launch.start("join watch-stall forever=all-reduce:100000 after sleep=2000");
+        job.all_print("looping");
+        job.ranks[2].signal(Signal::STOP);
+        for rank in job.without(&[2]) {
+            rank.failure(SOON);
+            rank.line("step sleep", SOON);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let warnings = warnings(&mut job);
+        assert!(warnings.iter().any(|line| line.contains("[no answer]: all_reduce")), "{warnings:#?}");
+        assert!(!warnings.iter().any(|line| line.contains("goes on")), "{warnings:#?}");
+        assert!(warnings.iter().any(|line| line.contains("has failed")), "{warnings:#?}");
+    }
+}
+
 /// One operation, which lasts as long as it takes: a rank is stopped in it, continued, and stopped again.
 #[test]
 fn a_process_that_is_stopped_twice_within_one_operation_is_named_twice() {

@@ -222,6 +222,10 @@ impl Stalls {
         });
     }
 
+    fn has_failed(&self) -> bool {
+        self.running.get().is_some_and(|running| running.probe.has_failed())
+    }
+
     fn reach(&self) -> MutexGuard<'_, Reach> {
         self.reach.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,7 +250,7 @@ impl Stalls {
             match act {
                 Act::Tell(notice) => tell(notice),
                 Act::Report(stall) => tracing::warn!("{}", self.line(&stall)),
-                Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall)),
+                Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall, self.has_failed())),
             }
         }
     }
@@ -379,13 +383,18 @@ impl Names {
         )
     }
 
-    fn over(&self, stall: &Stall) -> String {
+    fn over(&self, stall: &Stall, has_failed: bool) -> String {
         let Stall { class, rank, during, .. } = *stall;
         format!(
             "stall [{class}] is over: {during} of communicator {}, which waited for {}, {}",
             self.name,
             self.of(rank),
-            if stall.waited.is_zero() { "has ended" } else { "goes on" },
+            match stall.waited.is_zero() {
+                // Nobody waits any more: the timeout is over, or a rank is known to be dead.
+                _ if has_failed => "has failed",
+                true => "has ended",
+                false => "goes on",
+            },
         )
     }
 

@@ -23,6 +23,9 @@ pub trait Probe: Send + Sync {
     /// Its fault, which this may be the first to find.
     fn check(&self) -> Result<(), Outstanding>;
 
+    /// Whether a fault is recorded. Unlike [`Self::check`] it looks for none and waits for nobody.
+    fn has_failed(&self) -> bool;
+
     /// How far it has come.
     fn progress(&self) -> Progress;
 
@@ -39,6 +42,10 @@ pub trait Probe: Send + Sync {
 impl Probe for Health {
     fn check(&self) -> Result<(), Outstanding> {
         self.fault().map_or(Ok(()), Err)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.is_stopped()
     }
 
     fn progress(&self) -> Progress {
