@@ -20,7 +20,7 @@ use crate::spawn::{self, Seat};
 use crate::team::{LocalTeam, MpiTeam, Region, Team};
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Why a rank ended without a complete report.
@@ -38,6 +38,8 @@ pub enum RunError {
     Report(#[from] ReportError),
     #[error("memory shared by the ranks: {0}")]
     Memory(#[from] std::io::Error),
+    #[error("starting the ranks: {0}")]
+    Start(std::io::Error),
     #[error("joining the ranks that a launcher started: {0}")]
     Launch(#[from] oxccl::Error),
     #[error(transparent)]
@@ -160,12 +162,13 @@ fn supervise(processes: u32, args: &PerfArgs) -> Result<u8, RunError> {
     let limit = args.time_budget.map(|budget| budget.saturating_add(OVERTIME));
     let threads = args.threads.unwrap_or(1);
     if !args.init_time {
-        return Ok(spawn::supervise("perf", processes, threads, limit, None)?);
+        return spawn::supervise("perf", processes, threads, limit, None).map_err(RunError::Start);
     }
     for round in 0..args.rounds() as usize {
         for turn in 0..args.engines.len() {
             let engine = (round + turn) % args.engines.len();
-            let status = spawn::supervise("perf", processes, threads, limit, Some(engine))?;
+            let status =
+                spawn::supervise("perf", processes, threads, limit, Some(engine)).map_err(RunError::Start)?;
             if status != 0 {
                 return Ok(status);
             }
@@ -181,10 +184,23 @@ fn local(region: Arc<Region>, first: u32, threads: u32, all: u32, args: &PerfArg
             let mut team = LocalTeam::new(region.clone(), first + index);
             rank(&mut team, None, Place { thread: first + index, threads: all }, args)
         };
-        let others: Vec<_> = (1..threads).map(|index| scope.spawn(move || run(index))).collect();
+        let mut others = Vec::new();
+        for index in 1..threads {
+            // None begins before all are there: who began would wait for the one that is missing.
+            let (go, all_here) = mpsc::channel();
+            let begin = move || all_here.recv().is_ok().then(|| run(index));
+            let thread = std::thread::Builder::new()
+                .name(format!("rank-{}", first + index))
+                .spawn_scoped(scope, begin);
+            others.push((go, thread.map_err(|error| RunError::Start(spawn::no_thread(error)))?));
+        }
+        for (go, _) in &others {
+            // The thread waits for it.
+            let _ = go.send(());
+        }
         let mut result = run(0);
-        for other in others {
-            let other = other.join().unwrap_or(Err(RunError::Panicked));
+        for (_, other) in others {
+            let other = other.join().ok().flatten().unwrap_or(Err(RunError::Panicked));
             result = match (result, other) {
                 (Ok(mine), Ok(theirs)) => Ok(mine.max(theirs)),
                 (Err(error), _) | (_, Err(error)) => Err(error),

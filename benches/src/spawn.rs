@@ -87,20 +87,20 @@ pub fn supervise(
     limit: Option<Duration>,
     only: Option<usize>,
 ) -> io::Result<u8> {
-    let region = Region::create(processes * threads)?;
+    let region = Region::create(processes * threads)
+        .map_err(|error| io::Error::new(error.kind(), format!("memory shared by the ranks: {error}")))?;
     let (ended, ends) = mpsc::channel();
     let mut pids = Vec::new();
     for process in 0..processes {
-        let child = match start(&region, process, processes, only) {
-            Ok(child) => child,
-            Err(error) => {
-                region.stop();
-                kill(&pids);
-                return Err(error);
-            }
-        };
-        pids.push((process, child.id()));
-        watch(process, child, ended.clone());
+        let started = start(&region, process, processes, only).and_then(|child| {
+            pids.push((process, child.id()));
+            watch(process, child, ended.clone())
+        });
+        if let Err(error) = started {
+            region.stop();
+            kill(&pids);
+            return Err(error);
+        }
     }
     let begin = Instant::now();
     let mut failed_at: Option<Instant> = None;
@@ -151,14 +151,27 @@ fn start(region: &Region, process: u32, processes: u32, only: Option<usize>) -> 
         .args(std::env::args_os().skip(1))
         .env(SEAT, format!("{},{},{process},{processes}", std::process::id(), region.fd()))
         .spawn()
+        .map_err(|error| {
+            io::Error::new(error.kind(), format!("process {process} did not start: {error} (see ulimit -u)"))
+        })
 }
 
-fn watch(process: u32, mut child: Child, ended: mpsc::Sender<(u32, io::Result<ExitStatus>)>) {
-    std::thread::spawn(move || {
+fn watch(
+    process: u32,
+    mut child: Child,
+    ended: mpsc::Sender<(u32, io::Result<ExitStatus>)>,
+) -> io::Result<()> {
+    let wait = move || {
         let status = child.wait();
         // Nobody listens any more only when the run is over.
         let _ = ended.send((process, status));
-    });
+    };
+    std::thread::Builder::new().name("oxccl-watch".into()).spawn(wait).map(drop).map_err(no_thread)
+}
+
+/// The operating system started no thread, in words.
+pub fn no_thread(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("no thread could be started: {error} (see ulimit -u and ulimit -v)"))
 }
 
 fn kill(pids: &[(u32, u32)]) {

@@ -94,3 +94,21 @@ fn operations_beside_a_computation_are_written_as_json() {
         assert_eq!((&row["verdict"]["wrong"], &row["verdict"]["out_of_bounds"]), (&0.into(), &0.into()));
     }
 }
+
+#[test]
+fn ranks_that_get_no_thread_say_so_and_do_not_panic() {
+    // No address space has room for such a stack.
+    let no_thread = ("RUST_MIN_STACK", (1u64 << 47).to_string());
+    for arguments in [
+        ["perf", "all-reduce", "--ranks=2"],
+        ["perf", "all-reduce", "--threads=2"],
+        ["tune", "--ranks=2", "--sizes=8"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+        let output = command.args(arguments).env(no_thread.0, &no_thread.1).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("starting the ranks: no thread could be started"), "{said}");
+        assert!(!said.contains("panicked") && !said.contains("memory shared"), "{said}");
+    }
+}

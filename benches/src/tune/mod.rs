@@ -57,6 +57,8 @@ pub enum TuneRunError {
     Launcher(#[from] oxccl::api::launcher::LaunchError),
     #[error("memory shared by the ranks: {0}")]
     Memory(#[from] std::io::Error),
+    #[error("starting the ranks: {0}")]
+    Start(std::io::Error),
     #[error("printing: {0}")]
     Print(std::io::Error),
     #[error(transparent)]
@@ -114,7 +116,7 @@ fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
         return Err(TuneRunError::Alone);
     }
     let limit = args.time_budget.saturating_add(OVERTIME);
-    Ok(spawn::supervise("tune", ranks, 1, Some(limit), None)?)
+    spawn::supervise("tune", ranks, 1, Some(limit), None).map_err(TuneRunError::Start)
 }
 
 /// What can be known to be wrong before ranks are started.
