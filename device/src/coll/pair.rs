@@ -1,4 +1,4 @@
-//! Two ranks and a short message each way at most: ring and one-shot are the same then, and all that is left to do is known before.
+//! Two ranks and a brief message each way at most: ring and one-shot are the same then, and all that is left to do is known before.
 
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Block, Stop};
@@ -8,7 +8,7 @@ use oxccl_shared::abi::{Algorithm, Func, Rank, SlotHeader};
 use oxccl_shared::algo::mesh::{Keep, Others, Part, Sent};
 use oxccl_shared::algo::oneshot as schedule;
 
-/// A collective of two ranks, all of whose blocks are [short](brief::is_short) and fit a slot.
+/// A collective of two ranks, all of whose blocks are [brief](brief::is_brief) and fit a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct PairWork {
     /// The function.

@@ -108,14 +108,14 @@ unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> 
     }
 }
 
-/// Whether a message is short and goes through one slot, of a connection of processors.
+/// Whether a message is brief and goes through one slot, of a connection of processors.
 #[cfg(feature = "cpu")]
 #[inline(always)]
 fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
     let index = work.conn as usize;
     let layout = if work.is_send { conns.send[index].layout() } else { conns.recv[index].layout() };
     work.protocol == Protocol::Simple
-        && brief::is_short(work.len_bytes)
+        && brief::is_brief(work.len_bytes)
         && work.len_bytes <= layout.simple_slot_bytes as usize
         && !offer::is_offered(conns, work)
 }
@@ -170,7 +170,7 @@ unsafe fn wait_brief<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) 
     Ok(())
 }
 
-/// Moves a message at once, if it is short and its connection allows it. Returns whether it did.
+/// Moves a message at once, if it is brief and its connection allows it. Returns whether it did.
 ///
 /// # Safety
 /// 1. As [`run`], for this work, which comes behind no other on its connection.

@@ -1,25 +1,26 @@
-//! One short message of one connection, over Simple, by a block of one thread.
+//! One brief message of one connection, over Simple, by a block of one thread.
 //!
 //! [`run_slice`](super::run_slice) carries out any action between any number of peers, and decides at run time which: of a message of
 //! 8 bytes that takes ten times as many instructions as the message (docs/measurements/2026-11-25-cpu-short-calls.md). Here is what is
 //! left of it where all is known before. The peer cannot tell.
 
 use crate::conn::{RecvConn, SendConn};
-use crate::distance::LONG_SLOT_BYTES;
+use crate::gpu::cpu::reduce::copy;
 use crate::gpu::{Block, End, How, Stop, wait_for};
-use core::ptr::{copy_nonoverlapping, null_mut};
+use core::ptr::null_mut;
 use oxccl_shared::abi::SlotHeader;
+use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
-/// Whether a message of so many bytes is short: its slot is filled through the caches, from its beginning.
+/// Whether a message of so many bytes is brief: it begins where its slot does, and nobody takes the time of its copy.
 #[inline(always)]
-pub const fn is_short(len_bytes: usize) -> bool {
-    len_bytes < LONG_SLOT_BYTES
+pub const fn is_brief(len_bytes: usize) -> bool {
+    len_bytes < SPREAD_MIN_BYTES
 }
 
 /// Waits for a credit, then sends the message at `src`.
 ///
 /// # Safety
-/// 1. The block is one thread; the message is [short](is_short) and fits a slot.
+/// 1. The block is one thread; the message is [brief](is_brief) and fits a slot.
 /// 2. `src` is readable for the header's length.
 #[inline(always)]
 pub(crate) unsafe fn send<B: Block>(
@@ -42,7 +43,7 @@ pub(crate) unsafe fn send<B: Block>(
 pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
     let len = header.len_bytes as usize;
     // SAFETY: obligation 1: the slot is empty, and no user's memory.
-    unsafe { copy_nonoverlapping(src, conn.short_message(len), len) };
+    unsafe { copy(conn.short_message(len), src, len, conn.streams(len, false)) };
     conn.publish_next(header);
 }
 
@@ -89,7 +90,7 @@ pub(crate) unsafe fn empty<B: Block>(
     }
     let len = header.len_bytes as usize;
     // SAFETY: obligation 1: the slot is full, and no user's memory.
-    unsafe { copy_nonoverlapping(conn.short_message(len).cast_const(), dst, len) };
+    unsafe { copy(dst, conn.short_message(len), len, false) };
     conn.release_next(header.len_bytes);
     Ok(())
 }

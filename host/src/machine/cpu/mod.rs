@@ -155,9 +155,9 @@ impl Machine for Cpu {
         tag: u32,
         _queue: RawQueue,
     ) -> Result<(), RunError> {
-        let ran = match self.is_short_pair(raw, plan) {
+        let ran = match self.is_brief_pair(raw, plan) {
             // SAFETY: (1) obligation 2; (2) as asked.
-            true => unsafe { self.run_short_pair(raw, plan, tag) },
+            true => unsafe { self.run_brief_pair(raw, plan, tag) },
             // SAFETY: (1) obligation 2.
             false => unsafe { self.run_collective(raw, plan, tag) },
         };

@@ -1,4 +1,4 @@
-//! Collectives of two ranks of a host that are one short message each way at most, without what only other calls need.
+//! Collectives of two ranks of a host that are one brief message each way at most, without what only other calls need.
 
 use super::{Cpu, CpuParts};
 use crate::launch::RawCall;
@@ -6,17 +6,17 @@ use crate::plan::Plan;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::gpu::Stop;
 use oxccl_device::gpu::cpu::CpuBlock;
-use oxccl_device::prims::brief::is_short;
+use oxccl_device::prims::brief::is_brief;
 use oxccl_shared::abi::{Algorithm, Protocol, RedOp};
 use oxccl_shared::reduce;
 
 impl Cpu {
     /// Whether a call is carried out so. Both ranks say the same, though the messages are those of the plan's algorithm anyway.
     #[inline]
-    pub(super) fn is_short_pair(&self, raw: &RawCall, plan: &Plan) -> bool {
+    pub(super) fn is_brief_pair(&self, raw: &RawCall, plan: &Plan) -> bool {
         let CpuParts { facts, custom, wait, .. } = &self.parts;
         facts.nranks == 2
-            && is_short(raw.call.bytes() as usize)
+            && is_brief(raw.call.bytes() as usize)
             && plan.protocol == Protocol::Simple
             && plan.channels == 1
             && plan.count <= plan.slice_elems
@@ -32,9 +32,9 @@ impl Cpu {
     ///
     /// # Safety
     /// 1. As [`Machine::collective`](crate::launch::Machine::collective)'s second.
-    /// 2. [`Self::is_short_pair`].
+    /// 2. [`Self::is_brief_pair`].
     #[inline]
-    pub(super) unsafe fn run_short_pair(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
+    pub(super) unsafe fn run_brief_pair(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         let CpuParts { rank, channels, mesh, wait, .. } = &self.parts;
         let call = &raw.call;
         let by_rank = plan.algorithm == Algorithm::OneShot;

@@ -15,6 +15,7 @@
 //! that machine's features enabled, so that every path gives the same bits by construction. Only sums and products of
 //! `f16` and 8-bit floats are written by hand, for CPUs whose conversion instructions no compiler finds.
 
+mod ahead;
 mod stream;
 mod block;
 #[cfg(target_arch = "x86_64")]

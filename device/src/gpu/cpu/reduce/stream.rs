@@ -1,5 +1,7 @@
 //! Copies plain bytes, through the caches or past them.
 
+use super::ahead;
+
 #[cfg(debug_assertions)]
 std::thread_local! {
     /// Whether this thread has made non-temporal stores that no fence has followed.
@@ -15,6 +17,7 @@ const STREAM_MIN_BYTES: usize = 1024;
 /// # Safety
 /// 1. `src` is readable and `dst` writable for `len_bytes`, and nobody else writes the one or touches the other meanwhile.
 /// 2. `dst` is `src` or does not overlap it.
+#[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize, stream: bool) {
     if dst.cast_const() == src {
         return;
@@ -23,6 +26,9 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize, stream: bool)
         // SAFETY: the caller's obligations 1 and 2, less the case of equal pointers.
         unsafe { copy_past_caches(dst, src, len_bytes) };
         fence();
+    } else if ahead::pays(len_bytes) {
+        // SAFETY: as above.
+        unsafe { ahead::copy(dst, src, len_bytes) };
     } else {
         // SAFETY: as above.
         unsafe { core::ptr::copy_nonoverlapping(src, dst, len_bytes) };
