@@ -383,6 +383,16 @@ impl SendConn {
         self.count(header.len_bytes as usize);
     }
 
+    /// Asks for the lines that another message like this one would be written to, if they are known to be free: while we wait for the
+    /// peer, they come.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn ask_for_next(&self, len_bytes: usize) {
+        if len_bytes > SlotLine::PAYLOAD_BYTES && self.moved.get().knows_credit() {
+            crate::gpu::cpu::reduce::ask_to_write(self.short_message(len_bytes), len_bytes);
+        }
+    }
+
     /// From now on counts what goes over it.
     #[cfg(feature = "cpu")]
     pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {

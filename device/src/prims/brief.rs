@@ -5,7 +5,7 @@
 //! left of it where all is known before. The peer cannot tell.
 
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::cpu::reduce::copy;
+use crate::gpu::cpu::reduce::{ask_to_read, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
 use oxccl_shared::abi::SlotHeader;
@@ -45,6 +45,7 @@ pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
     // SAFETY: obligation 1: the slot is empty, and no user's memory.
     unsafe { copy(conn.short_message(len), src, len, conn.streams(len, false)) };
     conn.publish_next(header);
+    conn.ask_for_next(len);
 }
 
 /// Waits for a message. Asks once, not in each poll, where its slot is published.
@@ -114,6 +115,7 @@ pub(crate) unsafe fn reduce<B: Block>(
     }
     let len = header.len_bytes as usize;
     let theirs = conn.short_message(len).cast_const();
+    ask_to_read(theirs, len);
     let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
     // SAFETY: obligations 1 and 2; the slot is full, and no user's memory.
     unsafe { block.combine_bulk(dst, null_mut(), a, b, len, How::default()) };

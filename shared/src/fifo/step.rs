@@ -91,6 +91,12 @@ impl ProducerCursor {
         has_credit(self.step.0, self.head_seen)
     }
 
+    /// Whether the slot of [`Self::step`] is known to be empty, without a look at its consumer's words.
+    #[inline]
+    pub fn knows_credit(&self) -> bool {
+        has_credit(self.step.0, self.head_seen)
+    }
+
     /// What is known already may be more than `head` says: [`Self::after_exchange`].
     #[inline]
     fn read_head(&mut self, words: ConnWords<'_>) {

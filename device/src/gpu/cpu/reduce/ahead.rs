@@ -25,14 +25,13 @@ pub(super) fn pays(len_bytes: usize) -> bool {
 /// `src` is readable and `dst` writable for `len_bytes`, and they do not overlap.
 #[inline(never)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize) {
-    let asked = AHEAD_BYTES.min(len_bytes);
-    for at in (0..asked).step_by(LINE_BYTES) {
-        ask(dst.wrapping_add(at), src.wrapping_add(at));
-    }
+    ask_to_read(src, len_bytes);
+    ask_to_write(dst, len_bytes);
     let mut at = 0;
     while at + LINE_BYTES <= len_bytes {
         if at + AHEAD_BYTES < len_bytes {
-            ask(dst.wrapping_add(at + AHEAD_BYTES), src.wrapping_add(at + AHEAD_BYTES));
+            ask_to_read(src.wrapping_add(at + AHEAD_BYTES), 1);
+            ask_to_write(dst.wrapping_add(at + AHEAD_BYTES), 1);
         }
         // SAFETY: the caller's: the line ends within both.
         unsafe { copy_within(dst, src, at, LINE_BYTES) };
@@ -52,13 +51,32 @@ unsafe fn copy_within(dst: *mut u8, src: *const u8, at: usize, len_bytes: usize)
     unsafe { core::ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), len_bytes) }
 }
 
-/// Asks for two lines, the one to write and the other to read. Neither has to exist.
+/// Asks for the first lines of `len_bytes` that are read soon.
 #[inline(always)]
-fn ask(_dst: *mut u8, _src: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: hints, which change nothing and never fault. The compiler has PREFETCHW only for processors that it is told have it; 64-bit ones
-    // that do not take it for a NOP.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", "prefetchw [{}]", in(reg) _src, in(reg) _dst, options(nostack, preserves_flags, readonly));
-    }
+pub(crate) fn ask_to_read(from: *const u8, len_bytes: usize) {
+    each_line(from, len_bytes, |_line| {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint, which changes nothing and never faults.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(_line.cast());
+        }
+    });
+}
+
+/// Asks for the first lines of `len_bytes` that are written soon. Takes them from whoever reads them.
+#[inline(always)]
+pub(crate) fn ask_to_write(to: *mut u8, len_bytes: usize) {
+    each_line(to, len_bytes, |_line| {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint, which changes nothing and never faults. The compiler would emit it only for processors that it is told have it;
+        // 64-bit ones that have not take it for a NOP.
+        unsafe {
+            core::arch::asm!("prefetchw [{}]", in(reg) _line, options(nostack, preserves_flags, readonly));
+        }
+    });
+}
+
+#[inline(always)]
+fn each_line(from: *const u8, len_bytes: usize, ask: impl Fn(*const u8)) {
+    (0..AHEAD_BYTES.min(len_bytes)).step_by(LINE_BYTES).for_each(|at| ask(from.wrapping_add(at)));
 }

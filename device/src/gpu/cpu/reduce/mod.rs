@@ -27,6 +27,7 @@ mod machine;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{CombineKind, OpArg};
 
+pub(crate) use ahead::{ask_to_read, ask_to_write};
 pub use machine::Machine;
 pub use stream::{assert_fenced, copy};
 
