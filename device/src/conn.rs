@@ -649,6 +649,12 @@ impl RecvConn {
         self.reads.memory.as_ref().filter(|(_, from)| len_bytes >= *from).map(|(memory, _)| &**memory)
     }
 
+    /// The Simple slot so many steps behind the current one.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn slot_after(&self, steps: u64) -> *mut u8 {
+        slot(&self.end, Protocol::Simple, Step(self.step().0 + steps))
+    }
+
     /// The offer in the slot of the current step.
     #[cfg(feature = "cpu")]
     pub(crate) fn offer(&self) -> &Offer {

@@ -1,12 +1,13 @@
 //! Messages that their receiver copies out of the sender's memory, between two threads: right bytes, in order, beside messages through
-//! slots; a receiver that cannot read; a sender that fails.
+//! slots; a receiver that cannot read; a sender that fails; reductions of what is read.
 
-use oxccl_device::coll::{Offered, P2pWork, send_recv};
+use oxccl_device::coll::reading::{self, PairReduction};
+use oxccl_device::coll::{Offered, P2pWork, Received, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::remote::{RemoteError, RemoteMemory};
-use oxccl_shared::abi::{ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::reduce;
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -98,6 +99,7 @@ fn works(buffers: &mut [Vec<u8>], is_send: bool) -> Vec<P2pWork> {
         tag,
         finished: false,
         offered: Offered::NotYet,
+        received: Received::Kept,
     };
     (0..).zip(buffers).map(work).collect()
 }
@@ -186,5 +188,83 @@ fn another_length_is_refused() {
         let mut wanted = works(&mut buffers, false);
         assert!(transfer(Conns { send: &[], recv: &[recv] }, &mut wanted, 10).is_err(), "{sent} {received}");
         assert!(!wanted[0].finished && buffers[0].iter().all(|byte| *byte == 0));
+    }
+}
+
+/// What `rank` has at element `at`, and what it gets of an all-reduce.
+fn input(rank: u32, at: usize) -> i32 {
+    (at as i32 + 1) * (1 + 6 * rank as i32)
+}
+
+/// One rank's part of a reduction of blocks of so many elements: its output, or none if both said no.
+fn reduce_part(
+    (send, recv): (SendConn, RecvConn),
+    rank: u32,
+    func: Func,
+    count: usize,
+    in_place: bool,
+) -> Option<Vec<i32>> {
+    let blocks = if func == Func::ReduceScatter { 2 } else { 1 };
+    let mut src: Vec<i32> = (0..blocks * count).map(|at| input(rank, at)).collect();
+    let mut out = vec![0; count];
+    let own_block = (blocks - 1) * rank as usize * count;
+    let dst = if in_place { src[own_block..].as_mut_ptr() } else { out.as_mut_ptr() };
+    let work = PairReduction {
+        func,
+        src: src.as_ptr().cast(),
+        dst: dst.cast(),
+        len_bytes: 4 * count,
+        rank: Rank(rank),
+        tag: 5,
+        send: 0,
+        recv: 0,
+    };
+    let operator = reduce::resolve(RedOp::Sum, DataType::I32, 2, 0);
+    let patience = Patience(Cell::new(u32::MAX));
+    let block = CpuBlock::new(&patience, DataType::I32, &operator);
+    // SAFETY: both buffers are as long as the call says; connection 0 is there.
+    let ran = unsafe { reading::run(&block, Conns { send: &[send], recv: &[recv] }, &work) }.unwrap();
+    ran.then(|| if in_place { src[own_block..own_block + count].to_vec() } else { out })
+}
+
+/// Both ranks' outputs.
+fn reduce_both(
+    func: Func,
+    count: usize,
+    in_place: [bool; 2],
+    declines: fn(usize) -> bool,
+) -> [Option<Vec<i32>>; 2] {
+    let memories = [Memory::new(), Memory::new()];
+    let [(send_0, recv_1), (send_1, recv_0)] = [memories[0].ends(declines), memories[1].ends(declines)];
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || reduce_part((send_1, recv_1), 1, func, count, in_place[1]));
+        let mine = reduce_part((send_0, recv_0), 0, func, count, in_place[0]);
+        [mine, other.join().unwrap()]
+    })
+}
+
+#[test]
+fn what_is_read_is_reduced_whoever_declines_it_and_when() {
+    // A piece is a slot of 512 bytes: some numbers of elements are declined at once, some at their last piece, and 128 at none.
+    let declines: [fn(usize) -> bool; 3] = [|_| false, |_| true, |len| len < 500];
+    for (count, declines) in [75, 100, 128, 1000, 5003].into_iter().flat_map(|n| declines.map(|d| (n, d))) {
+        for in_place in [[false, false], [true, true], [true, false]] {
+            let got = reduce_both(Func::ReduceScatter, count, in_place, declines);
+            for (rank, got) in got.into_iter().enumerate() {
+                let sum = |at| input(0, at) + input(1, at);
+                let wanted: Vec<i32> = (rank * count..(rank + 1) * count).map(sum).collect();
+                assert!(got == Some(wanted), "{count} {in_place:?}");
+            }
+        }
+        let wanted: Vec<i32> = (0..count).map(|at| input(0, at) + input(1, at)).collect();
+        let got = reduce_both(Func::AllReduce, count, [false, false], declines);
+        assert!(got.iter().all(|got| got.as_ref() == Some(&wanted)), "{count}");
+    }
+}
+
+#[test]
+fn an_all_reduce_that_is_in_place_at_either_rank_is_read_by_neither() {
+    for in_place in [[true, false], [false, true], [true, true]] {
+        assert_eq!(reduce_both(Func::AllReduce, 1000, in_place, |_| false), [None, None]);
     }
 }

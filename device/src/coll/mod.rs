@@ -17,10 +17,12 @@ pub mod pair;
 #[cfg(feature = "cpu")]
 mod offer;
 pub mod send_recv;
+#[cfg(feature = "cpu")]
+pub mod reading;
 pub mod symmetric;
 
 pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
-pub use work::{ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds};
+pub use work::{ChainEnds, CollWork, Endpoints, Offered, P2pWork, Received, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
 use crate::gpu::{Block, BulkCopy, Lines, Stop};

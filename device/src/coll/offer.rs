@@ -1,9 +1,10 @@
 //! Long messages between ranks of a host that may read each other's memory: one copy, by the receiver, instead of two through slots.
 
-use super::work::{Offered, P2pWork};
+use super::work::{Offered, P2pWork, Received};
 use crate::conn::{Conns, RecvConn, SendConn};
-use crate::gpu::{Awaited, Block, Stop, Wait};
+use crate::gpu::{Awaited, Block, How, Stop, Wait};
 use crate::remote::{RemoteError, RemoteMemory};
+use core::ptr::null_mut;
 use oxccl_shared::abi::{OfferReply, Protocol, SlotHeader};
 
 /// Bytes read between two looks at other messages.
@@ -90,21 +91,30 @@ unsafe fn receive<B: Block>(
     if found != expected || offer.len_bytes.load_relaxed() != work.len_bytes as u64 {
         return Err(block.refuse(on, expected, found));
     }
-    let len = PIECE_BYTES.min(work.len_bytes - work.done_bytes);
+    let (to, piece_bytes) = match work.received {
+        Received::Kept => (work.buffer.wrapping_add(work.done_bytes), PIECE_BYTES),
+        // A slot's worth, as slots would bring it. Nothing follows an offer before its answer, so the next slot is free until then.
+        Received::Reduced { .. } => (conn.slot_after(1), conn.layout().simple_slot_bytes as usize),
+    };
+    let len = piece_bytes.min(work.len_bytes - work.done_bytes);
     let address = offer.address.load_relaxed() + work.done_bytes as u64;
-    // SAFETY: obligation 1: the piece is the next one of the buffer, and the offer is of as many bytes.
-    let read = unsafe { memory.read(work.buffer.wrapping_add(work.done_bytes), address, len) };
+    // SAFETY: obligation 1: the piece is the next one of the buffer, or fits the slot, and the offer is of as many bytes.
+    let read = unsafe { memory.read(to, address, len) };
     let is_withdrawn = !offer.stands();
     match read {
         // The sender has failed or ended, and whoever waits hears of it.
         Err(RemoteError::Gone) => return Ok(Some(on)),
         _ if is_withdrawn => return Ok(Some(on)),
         Err(RemoteError::Unreadable) => {
+            if let Received::Reduced { from_bytes, .. } = &mut work.received {
+                *from_bytes = work.done_bytes;
+            }
             (work.done_bytes, work.offered) = (0, Offered::Declined);
             answer(conn, OfferReply::Declined);
             return Ok(None);
         }
-        Ok(()) => {}
+        // SAFETY: obligation 1; the piece has been read.
+        Ok(()) => unsafe { reduce(block, work, to, len) },
     }
     conn.count(len);
     work.done_bytes += len;
@@ -113,6 +123,18 @@ unsafe fn receive<B: Block>(
         answer(conn, OfferReply::Taken);
     }
     Ok(None)
+}
+
+/// Reduces a piece that was read, if it is to be reduced.
+///
+/// # Safety
+/// 1. As [`advance`]: the piece is the next one of the message, and lies in a slot of ours.
+unsafe fn reduce<B: Block>(block: &B, work: &P2pWork, piece: *const u8, len_bytes: usize) {
+    let Received::Reduced { own, place, .. } = work.received else { return };
+    let [own, to] = [own, work.buffer.cast_const()].map(|base| base.wrapping_add(work.done_bytes));
+    let (a, b) = if place == 0 { (own, piece) } else { (piece, own) };
+    // SAFETY: obligation 1.
+    unsafe { block.combine_bulk(to.cast_mut(), null_mut(), a, b, len_bytes, How::default()) };
 }
 
 fn answer(conn: &RecvConn, reply: OfferReply) {

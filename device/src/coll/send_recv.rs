@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cpu")]
 use super::offer;
-use super::work::P2pWork;
+use super::work::{P2pWork, Received};
 use crate::conn::Conns;
 use crate::gpu::{Awaited, Block, End, Lines, Stop, Wait};
 #[cfg(feature = "cpu")]
@@ -115,6 +115,7 @@ fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
     let index = work.conn as usize;
     let layout = if work.is_send { conns.send[index].layout() } else { conns.recv[index].layout() };
     work.protocol == Protocol::Simple
+        && work.received == Received::Kept
         && brief::is_brief(work.len_bytes)
         && work.len_bytes <= layout.simple_slot_bytes as usize
         && !offer::is_offered(conns, work)
@@ -205,13 +206,19 @@ unsafe fn advance_over<B: Block, P: Proto<B>>(
     }
     let len = capacity.min(work.len_bytes - work.done_bytes);
     let connection = [work.conn];
+    let (action, src, src_position) = match work.received {
+        _ if work.is_send => (Action::SEND, work.buffer.cast_const(), 0),
+        Received::Kept => (Action::RECV, work.buffer.cast_const(), 0),
+        Received::Reduced { own, from_bytes, .. } if work.done_bytes < from_bytes => (Action::DROP, own, 0),
+        Received::Reduced { own, place, .. } => (Action::RECV_REDUCE_COPY, own, place),
+    };
     let slice = Slice {
-        action: if work.is_send { Action::SEND } else { Action::RECV },
+        action,
         header: SlotHeader { tag: work.tag, len_bytes: len as u32 },
         recv: &connection,
         send: &connection,
-        src_position: 0,
-        src: work.buffer.wrapping_add(work.done_bytes).cast_const(),
+        src_position,
+        src: src.wrapping_add(work.done_bytes),
         dst: work.buffer.wrapping_add(work.done_bytes),
         stream: false,
     };

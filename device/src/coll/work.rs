@@ -79,6 +79,25 @@ pub struct P2pWork {
     pub finished: bool,
     /// Where its receiver reads it from the sender's memory: how far that is.
     pub offered: Offered,
+    /// What is done with it when it is received.
+    pub received: Received,
+}
+
+/// The use of a message that is received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Received {
+    /// It is written to the buffer.
+    #[default]
+    Kept,
+    /// It is reduced with our own input into the buffer.
+    Reduced {
+        /// The input.
+        own: *const u8,
+        /// Where it stands in the reduction order: before the message, or behind it.
+        place: usize,
+        /// What is before has been reduced already, when the sender begins again: where its offer was declined halfway.
+        from_bytes: usize,
+    },
 }
 
 /// What has become of the offer of a long message ([`oxccl_shared::abi::Offer`]).

@@ -7,7 +7,7 @@ use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
     CHAIN_CHANNELS_MAX, ChannelLimits, FAR_MESH_MAX, FAR_RANKS_MEASURED_MAX, NET_MESH_CHANNELS, NET_MESSAGES,
-    Tuning,
+    READ_ALL_REDUCE_MIN_BYTES, READ_REDUCE_SCATTER_MIN_BYTES, Tuning,
 };
 use super::tuning::{
     Advice, Architecture, Candidate, Candidates, Crossing, Forced, Machine, NetSpeed, TuneTable,
@@ -317,8 +317,23 @@ impl Facts {
     /// Whether an all-gather goes by one copy of each block out of its rank's memory. An order of the user or a measurement comes first.
     /// Not a broadcast, where one rank fills slots while another empties them (docs/measurements/2026-11-23-cma.md).
     fn is_read(&self, call: &Call) -> bool {
-        call.func == Func::AllGather
-            && self.read_from_bytes.is_some_and(|from| call.bytes() >= from)
+        call.func == Func::AllGather && self.reads_from(call.bytes())
+    }
+
+    /// Whether two ranks reduce by reading each other's memory, in one copy.
+    #[inline]
+    pub fn is_reduced_by_reading(&self, call: &Call) -> bool {
+        let least = match call.func {
+            Func::AllReduce => READ_ALL_REDUCE_MIN_BYTES,
+            Func::ReduceScatter => READ_REDUCE_SCATTER_MIN_BYTES,
+            _ => return false,
+        };
+        self.nranks == 2 && call.bytes() >= least && self.reads_from(call.bytes())
+    }
+
+    /// Whether blocks of so many bytes are read out of their ranks' memory.
+    fn reads_from(&self, bytes: u64) -> bool {
+        self.read_from_bytes.is_some_and(|from| bytes >= from)
             && self.advice.is_none()
             && self.table.is_none()
             && self.forced.deterministic(false) == Forced::default()

@@ -72,6 +72,8 @@ impl Action {
     /// received + input -> post-operation -> output
     pub const RECV_REDUCE_COPY: Action =
         Action { recv: true, src: true, dst: true, finish: true, ..Self::NONE };
+    /// received -> nowhere
+    pub const DROP: Action = Action { recv: true, ..Self::NONE };
     /// received + input -> post-operation -> output and next rank
     pub const RECV_REDUCE_COPY_SEND: Action = Action { send: true, ..Self::RECV_REDUCE_COPY };
 }

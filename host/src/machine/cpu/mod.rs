@@ -11,6 +11,7 @@ mod fiber;
 mod queue;
 mod far;
 mod pair;
+mod reading;
 mod joined;
 mod in_flight;
 
@@ -24,7 +25,7 @@ use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
 use crate::tuner::Tuner;
 use joined::Open;
-use oxccl_device::coll::{self, CollWork, Offered, P2pWork, send_recv};
+use oxccl_device::coll::{self, CollWork, Offered, P2pWork, Received, send_recv};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::custom::Mesh;
 use oxccl_device::gpu::Stop;
@@ -155,11 +156,12 @@ impl Machine for Cpu {
         tag: u32,
         _queue: RawQueue,
     ) -> Result<(), RunError> {
-        let ran = match self.is_brief_pair(raw, plan) {
+        let ran = if self.is_brief_pair(raw, plan) {
             // SAFETY: (1) obligation 2; (2) as asked.
-            true => unsafe { self.run_brief_pair(raw, plan, tag) },
+            unsafe { self.run_brief_pair(raw, plan, tag) }
+        } else {
             // SAFETY: (1) obligation 2.
-            false => unsafe { self.run_collective(raw, plan, tag) },
+            unsafe { self.run_read_or_collective(raw, plan, tag) }
         };
         ran.map_err(|Stop| self.stopped())
     }
@@ -245,6 +247,18 @@ impl Cpu {
         }
         let channel = channel.map_or(mesh, |channel| &mut channels[channel as usize]);
         channel.send.iter().filter(|conn| conn.is_streamed).try_for_each(|conn| wait.flush(conn))
+    }
+
+    /// # Safety
+    /// 1. As [`Machine::collective`]'s second.
+    #[inline]
+    unsafe fn run_read_or_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
+        // SAFETY: (1) obligation 1; (2) as asked.
+        if self.is_read_pair(raw) && unsafe { self.run_read_pair(raw, tag)? } {
+            return Ok(());
+        }
+        // SAFETY: obligation 1.
+        unsafe { self.run_collective(raw, plan, tag) }
     }
 
     /// # Safety
@@ -440,6 +454,7 @@ impl Cpu {
             tag,
             finished: false,
             offered: Offered::NotYet,
+            received: Received::Kept,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::net::io::{Piece, StreamIo, pieces_bytes};
 use crate::net::message::{Ends, Sender};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::*;
-use oxccl_device::coll::{Offered, P2pWork, send_recv};
+use oxccl_device::coll::{Offered, P2pWork, Received, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -100,6 +100,7 @@ fn work((protocol, len_bytes): Message, tag: u32, buffer: &mut [u8], is_send: bo
         tag,
         finished: false,
         offered: Offered::NotYet,
+        received: Received::Kept,
     }
 }
 

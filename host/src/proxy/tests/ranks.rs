@@ -698,6 +698,7 @@ fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
         tag: call.tag(),
         finished: false,
         offered: Offered::NotYet,
+        received: oxccl_device::coll::Received::Kept,
     };
     // SAFETY: the buffer is as long as it says, and connection 0 is there.
     unsafe { send_recv::run(&block, conns, &mut [work]) }.unwrap();

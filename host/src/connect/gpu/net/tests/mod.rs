@@ -665,6 +665,7 @@ impl Player {
                         tag,
                         finished: false,
                         offered: Offered::NotYet,
+                        received: oxccl_device::coll::Received::Kept,
                     });
                 }
             }
