@@ -599,6 +599,17 @@ impl RecvConn {
         self.count(len_bytes as usize);
     }
 
+    /// Asks for the lines of another message like this one, which has probably been published.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn ask_for_next(&self, len_bytes: usize) {
+        let line = self.short_message(0).cast_const();
+        crate::gpu::cpu::reduce::ask_to_read(line, size_of::<SlotLine>());
+        if len_bytes > SlotLine::PAYLOAD_BYTES {
+            crate::gpu::cpu::reduce::ask_to_read(self.short_message(len_bytes), len_bytes);
+        }
+    }
+
     /// From now on counts what goes over it.
     #[cfg(feature = "cpu")]
     pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {

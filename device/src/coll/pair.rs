@@ -74,8 +74,12 @@ pub unsafe fn run<B: Block>(
         _ => {}
     }
     if hop.keep == Keep::Each && hop.from != Others::None {
+        let dst = work.dst.wrapping_add(at(hop.dst, peer));
         // SAFETY: obligations 1 and 2.
-        unsafe { brief::recv(block, recv, header, work.dst.wrapping_add(at(hop.dst, peer)))? };
+        match hop.to {
+            Others::None => unsafe { brief::recv_one_way(block, recv, header, dst)? },
+            _ => unsafe { brief::recv(block, recv, header, dst)? },
+        }
     }
     Ok(())
 }

@@ -57,6 +57,27 @@ fn arrival<B: Block>(block: &B, conn: &RecvConn) -> Result<SlotHeader, Stop> {
     }
 }
 
+/// As [`recv`], of a producer that does not wait for us: if it is ahead, the next message's lines come meanwhile.
+///
+/// # Safety
+/// 1. As [`recv`], both.
+#[inline(always)]
+pub(crate) unsafe fn recv_one_way<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    header: SlotHeader,
+    dst: *mut u8,
+) -> Result<(), Stop> {
+    let Some(found) = conn.poll() else {
+        // SAFETY: obligation 1.
+        return unsafe { recv(block, conn, header, dst) };
+    };
+    // SAFETY: obligation 1.
+    unsafe { empty(block, conn, header, found, dst)? };
+    conn.ask_for_next(header.len_bytes as usize);
+    Ok(())
+}
+
 /// Waits for a message, and writes it to `dst`.
 ///
 /// # Safety
