@@ -254,7 +254,7 @@ impl Cpu {
     #[inline]
     unsafe fn run_read_or_collective(&mut self, raw: &RawCall, plan: &Plan, tag: u32) -> Result<(), Stop> {
         // SAFETY: (1) obligation 1; (2) as asked.
-        if self.is_read_pair(raw) && unsafe { self.run_read_pair(raw, tag)? } {
+        if self.is_read_pair(raw, plan) && unsafe { self.run_read_pair(raw, tag)? } {
             return Ok(());
         }
         // SAFETY: obligation 1.

@@ -2,6 +2,7 @@
 
 use super::{Cpu, CpuParts};
 use crate::launch::{LendingBlock, RawCall};
+use crate::plan::Plan;
 use oxccl_device::coll::reading::{self, PairReduction};
 use oxccl_device::gpu::Stop;
 use oxccl_shared::abi::{Rank, RedOp};
@@ -10,9 +11,11 @@ use oxccl_shared::reduce;
 impl Cpu {
     /// Whether a call is carried out so, if its buffers allow it. Both ranks say the same.
     #[inline]
-    pub(super) fn is_read_pair(&self, raw: &RawCall) -> bool {
+    pub(super) fn is_read_pair(&self, raw: &RawCall, plan: &Plan) -> bool {
         let CpuParts { facts, custom, wait, .. } = &self.parts;
         facts.is_reduced_by_reading(&raw.call)
+            // Slots let outputs that no cache holds bypass them.
+            && !plan.stream
             // Averages and pre-multiplied sums change inputs or results.
             && !matches!(raw.call.op, RedOp::Avg | RedOp::PreMulSum)
             && raw.forced.is_none()
