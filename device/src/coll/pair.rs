@@ -76,9 +76,11 @@ pub unsafe fn run<B: Block>(
     if hop.keep == Keep::Each && hop.from != Others::None {
         let dst = work.dst.wrapping_add(at(hop.dst, peer));
         // SAFETY: obligations 1 and 2.
-        match hop.to {
-            Others::None => unsafe { brief::recv_one_way(block, recv, header, dst)? },
-            _ => unsafe { brief::recv(block, recv, header, dst)? },
+        unsafe {
+            match hop.to {
+                Others::None => brief::recv_one_way(block, recv, header, dst)?,
+                _ => brief::recv(block, recv, header, dst)?,
+            }
         }
     }
     Ok(())
