@@ -103,7 +103,11 @@ fn streamed_slots() {
     let transport = Some(TransportKind::Shm);
     for (nranks, algorithm) in [(2, None), (3, None), (3, Some(OneShot)), (4, Some(Tree)), (4, Some(Ring))] {
         let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
-        let streamed = |_, config: &mut Config| config.slot_stores = SlotStores::Streamed;
+        let streamed = |_, config: &mut Config| {
+            config.slot_stores = SlotStores::Streamed;
+            // Long reductions of two ranks would not go through slots.
+            config.cma = Cma::Off;
+        };
         let mut world = World::with(nranks, settings, streamed);
         for func in FUNCS.into_iter().filter(|func| applies(&settings, *func)) {
             for (k, placement) in Placement::ALL.into_iter().enumerate() {
@@ -125,6 +129,28 @@ fn messages_from_the_senders_memory() {
     over_with("messages_from_the_senders_memory: shm", TransportKind::Shm, 3, by_length);
     over_with("messages_from_the_senders_memory: process", TransportKind::InProcess, 4, by_length);
     over_with("messages through slots", TransportKind::Shm, 3, |_, config| config.cma = Cma::Off);
+}
+
+/// Two ranks reduce what they read of each other, whatever the type and the operator, from the lengths on at which they begin to. Some ranks
+/// are in place, whose all-reduces are not read.
+#[test]
+fn reductions_of_what_is_read() {
+    let _deadline = Deadline::start("reductions_of_what_is_read", Duration::from_secs(240));
+    for (transport, by) in [(TransportKind::Shm, By::Threads), (TransportKind::InProcess, By::Fibers)] {
+        let settings = Settings { transport: Some(transport), ..Settings::default() };
+        let mut world = World::new(2, settings);
+        for (k, dtype) in DataType::ALL.iter().copied().enumerate() {
+            for (func, bytes) in [(Func::AllReduce, 64 << 10), (Func::ReduceScatter, 16 << 10)] {
+                for (j, op) in ops(func).iter().copied().enumerate() {
+                    let count = bytes / dtype.size_bytes() + [0, 1, 77_003][(j + k) % 3];
+                    let placement = Placement::ALL[(j + k) % Placement::ALL.len()];
+                    let case = Case { func, dtype, op, root: 0, count, placement, seed: (j + k) as u64 };
+                    doing(|| format!("{case:?} by {by:?} over {transport}"));
+                    case.check(&mut world, by).unwrap();
+                }
+            }
+        }
+    }
 }
 
 /// Outputs above a few megabytes bypass the caches: another way to write, with its own ragged ends.
