@@ -4,7 +4,9 @@
 use super::offer;
 use super::work::{P2pWork, Received};
 use crate::conn::Conns;
-use crate::gpu::{Awaited, Block, End, Lines, Stop, Wait};
+#[cfg(feature = "cpu")]
+use crate::gpu::End;
+use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
 #[cfg(feature = "cpu")]
 use crate::prims::brief;
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};

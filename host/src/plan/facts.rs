@@ -7,7 +7,7 @@ use super::count::ring_channels;
 use super::hosts::Hosts;
 use super::numbers::{
     CHAIN_CHANNELS_MAX, ChannelLimits, FAR_MESH_MAX, FAR_RANKS_MEASURED_MAX, NET_MESH_CHANNELS, NET_MESSAGES,
-    READ_ALL_REDUCE_MIN_BYTES, READ_REDUCE_SCATTER_MIN_BYTES, Tuning,
+    READ_ALL_REDUCE_BYTES, READ_REDUCE_SCATTER_BYTES, Tuning,
 };
 use super::tuning::{
     Advice, Architecture, Candidate, Candidates, Crossing, Forced, Machine, NetSpeed, TuneTable,
@@ -323,12 +323,12 @@ impl Facts {
     /// Whether two ranks reduce by reading each other's memory, in one copy.
     #[inline]
     pub fn is_reduced_by_reading(&self, call: &Call) -> bool {
-        let least = match call.func {
-            Func::AllReduce => READ_ALL_REDUCE_MIN_BYTES,
-            Func::ReduceScatter => READ_REDUCE_SCATTER_MIN_BYTES,
+        let lengths = match call.func {
+            Func::AllReduce => READ_ALL_REDUCE_BYTES,
+            Func::ReduceScatter => READ_REDUCE_SCATTER_BYTES,
             _ => return false,
         };
-        self.nranks == 2 && call.bytes() >= least && self.reads_from(call.bytes())
+        self.nranks == 2 && lengths.contains(&call.bytes()) && self.reads_from(call.bytes())
     }
 
     /// Whether blocks of so many bytes are read out of their ranks' memory.

@@ -2,7 +2,7 @@
 
 use super::copy_engines::WindowRow;
 use super::tuning::Architecture;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 use oxccl_shared::abi::{ConnLayout, Func, Protocol};
 use oxccl_shared::algo::kernels::{COMMON_THREADS_MAX, THREADS_MAX};
 
@@ -182,12 +182,13 @@ pub(super) const NET_LL_MAX_BYTES: u64 = 4 << 10;
 /// An all-reduce of ranks on CPUs takes two-shot from here on where it must reduce by rank and may not take a ring.
 pub(super) const ORDERED_TWO_SHOT_MIN_BYTES: u64 = 32 << 10;
 
-/// Two ranks on CPUs that read each other's memory do so in an all-reduce from here on: out of place it takes 5.8 us instead of 7.7, and 3.6
-/// instead of 4.1 at 32 KiB, but in place the question costs 0.25 us (docs/measurements/2026-11-25-cpu-peers.md).
-pub(super) const READ_ALL_REDUCE_MIN_BYTES: u64 = 64 << 10;
+/// Two ranks on CPUs that read each other's memory do so in all-reduces of so many bytes: out of place 64 KiB take 5.8 us instead of 7.7, and 32
+/// KiB 3.6 instead of 4.1, but in place the question costs 0.25 us. 4 MiB take as long as through slots, 16 MiB 1.15 times
+/// (docs/measurements/2026-11-25-cpu-peers.md).
+pub(super) const READ_ALL_REDUCE_BYTES: Range<u64> = 64 << 10..8 << 20;
 
-/// The same in a reduce-scatter, in bytes of a block: 2.3 us instead of 2.8. It needs no question.
-pub(super) const READ_REDUCE_SCATTER_MIN_BYTES: u64 = 16 << 10;
+/// The same in a reduce-scatter, in bytes of a block: 16 KiB take 2.3 us instead of 2.8. It needs no question.
+pub(super) const READ_REDUCE_SCATTER_BYTES: Range<u64> = 16 << 10..u64::MAX;
 
 /// Messages between ranks that only a network connects. LL doubles the bytes that a CPU copies and a socket carries: NCCL's bound. At 64
 /// KiB over loopback it took 119 us where NCCL's Simple took 68. Long ones take all channels that the devices are worth.
