@@ -462,7 +462,7 @@ mod tests {
         let out_of_range = |rank, nranks| BootstrapError::RankOutOfRange { rank: Rank(rank), nranks };
         assert_eq!(out_of_range(5, 2).to_string(), "rank 5 is not below the number of ranks, 2");
         let many = out_of_range(0, NRANKS_MAX + 1).to_string();
-        // Whoever uses the id after that rank gets this error too.
+        // Ranks that use the id later get this error too.
         assert_eq!(
             many,
             "rank 0 was told of 1048577 ranks, more than the 1048576 that one communicator may have"

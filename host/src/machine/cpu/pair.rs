@@ -14,18 +14,22 @@ impl Cpu {
     /// Whether a call is carried out so. Both ranks say the same, though the messages are those of the plan's algorithm anyway.
     #[inline]
     pub(super) fn is_brief_pair(&self, raw: &RawCall, plan: &Plan) -> bool {
-        let CpuParts { facts, custom, wait, .. } = &self.parts;
-        facts.nranks == 2
+        self.parts.facts.nranks == 2
             && is_brief(raw.call.bytes() as usize)
             && plan.protocol == Protocol::Simple
             && plan.channels == 1
             && plan.count <= plan.slice_elems
             && plan.func == raw.call.func
             && pair::is_one_hop(plan.algorithm, plan.func)
-            // Averages and pre-multiplied sums change inputs or results.
-            && !matches!(raw.call.op, RedOp::Avg | RedOp::PreMulSum)
-            && custom.is_empty()
-            && wait.drives().is_empty()
+            && self.may_pass_the_walk(raw)
+    }
+
+    /// Whether a call of two ranks need not go by the general walk over actions and connections: its operator changes neither inputs nor
+    /// results, as averages and pre-multiplied sums do, no custom algorithm is registered, and no network is driven beside it.
+    #[inline]
+    pub(super) fn may_pass_the_walk(&self, raw: &RawCall) -> bool {
+        let CpuParts { custom, wait, .. } = &self.parts;
+        !matches!(raw.call.op, RedOp::Avg | RedOp::PreMulSum) && custom.is_empty() && wait.drives().is_empty()
     }
 
     /// Carries it out.

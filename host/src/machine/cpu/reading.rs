@@ -5,22 +5,18 @@ use crate::launch::{LendingBlock, RawCall};
 use crate::plan::Plan;
 use oxccl_device::coll::reading::{self, PairReduction};
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{Rank, RedOp};
+use oxccl_shared::abi::Rank;
 use oxccl_shared::reduce;
 
 impl Cpu {
     /// Whether a call is carried out so, if its buffers allow it. Both ranks say the same.
     #[inline]
     pub(super) fn is_read_pair(&self, raw: &RawCall, plan: &Plan) -> bool {
-        let CpuParts { facts, custom, wait, .. } = &self.parts;
-        facts.is_reduced_by_reading(&raw.call)
+        self.parts.facts.is_reduced_by_reading(&raw.call)
             // Slots let outputs that no cache holds bypass them.
             && !plan.stream
-            // Averages and pre-multiplied sums change inputs or results.
-            && !matches!(raw.call.op, RedOp::Avg | RedOp::PreMulSum)
             && raw.forced.is_none()
-            && custom.is_empty()
-            && wait.drives().is_empty()
+            && self.may_pass_the_walk(raw)
     }
 
     /// Carries it out, or returns that it cannot be: both ranks return the same.

@@ -63,7 +63,7 @@ pub(crate) fn ask_to_read(from: *const u8, len_bytes: usize) {
     });
 }
 
-/// Asks for the first lines of `len_bytes` that are written soon. Takes them from whoever reads them.
+/// Asks for the first lines of `len_bytes` that are written soon. They leave the caches of processors that read them.
 #[inline(always)]
 pub(crate) fn ask_to_write(to: *mut u8, len_bytes: usize) {
     each_line(to, len_bytes, |_line| {
