@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use oxccl_shared::abi::{ConnControl, SlotHeader, Step};
-use oxccl_shared::fifo::split;
+use oxccl_shared::fifo::{STEPS, split};
 use oxccl_shared::proto::ll::{LlLine, flag};
 use oxccl_shared::sync::{Line128, cpu_relax};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ fn one_thread(c: &mut Criterion) {
     let (mut producer, mut consumer) = split(&control);
     c.bench_function("step_fifo/publish_poll_release", |b| {
         b.iter(|| {
-            assert!(producer.poll_credit());
+            assert!(producer.poll_credit(STEPS));
             producer.publish(black_box(HEADER));
             let header = consumer.poll();
             consumer.release();
@@ -96,7 +96,7 @@ fn round_trips(c: &mut Criterion) {
 }
 
 fn send(producer: &mut oxccl_shared::fifo::StepProducer<'_>) {
-    wait_until(|| producer.poll_credit());
+    wait_until(|| producer.poll_credit(STEPS));
     producer.publish(HEADER);
 }
 

@@ -138,8 +138,8 @@ fn words(end: &ConnEnd) -> ConnWords<'_> {
 fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
     let at = |slot| proto::slot_offset(protocol, &end.layout, slot);
     let (base, offset) = match protocol.is_flagged() {
-        true => (end.consumer_side.cast(), at(step.slot())),
-        false => (end.counted, at(step.slot()) - at(0)),
+        true => (end.consumer_side.cast(), at(step.slot_of(protocol))),
+        false => (end.counted, at(step.slot_of(protocol)) - at(0)),
     };
     base.cast_mut().wrapping_add(offset)
 }
@@ -282,12 +282,12 @@ impl SendConn {
         self.moved.get()
     }
 
-    /// Whether the slot of the current step is empty. Only the first worker passes `remembers`, which caches the
-    /// consumer's position.
+    /// Whether the slot of the current step is empty, in the buffer of a protocol. Only the first worker passes `remembers`, which caches
+    /// the consumer's position.
     #[inline(always)]
-    pub fn poll_credit(&self, remembers: bool) -> bool {
+    pub fn poll_credit(&self, protocol: Protocol, remembers: bool) -> bool {
         let mut cursor = self.moved.get();
-        let is_empty = cursor.poll_credit(words(&self.end));
+        let is_empty = cursor.poll_credit(words(&self.end), protocol.slots());
         if remembers {
             self.moved.set(cursor);
         }
@@ -338,9 +338,9 @@ impl SendConn {
 
     /// First worker: reads credits ahead of need, so that other threads find them cached.
     #[inline(always)]
-    pub fn poll_credit_ahead(&self) {
+    pub fn poll_credit_ahead(&self, protocol: Protocol) {
         let mut cursor = self.moved.get();
-        cursor.poll_credit_ahead(words(&self.end));
+        cursor.poll_credit_ahead(words(&self.end), protocol.slots());
         self.moved.set(cursor);
     }
 
@@ -388,7 +388,7 @@ impl SendConn {
     #[cfg(feature = "cpu")]
     #[inline(always)]
     pub(crate) fn ask_for_next(&self, len_bytes: usize) {
-        if len_bytes > SlotLine::PAYLOAD_BYTES && self.moved.get().knows_credit() {
+        if len_bytes > SlotLine::PAYLOAD_BYTES && self.moved.get().knows_credit(Protocol::Simple.slots()) {
             crate::gpu::cpu::reduce::ask_to_write(self.short_message(len_bytes), len_bytes);
         }
     }

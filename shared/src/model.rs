@@ -36,7 +36,7 @@ impl Conn {
 
     /// Waits for a credit and publishes a slot that holds `value`.
     pub fn produce(&self, producer: &mut StepProducer<'_>, value: u32) {
-        while !producer.poll_credit() {
+        while !producer.poll_credit(STEPS) {
             cpu_relax();
         }
         // SAFETY: the credit says that the consumer has read the slot; this is the only producer.
@@ -46,7 +46,7 @@ impl Conn {
 
     /// As [`Self::produce`], publishing in the slot's line.
     pub fn produce_in_line(&self, producer: &mut StepProducer<'_>, value: u32) {
-        while !producer.poll_credit() {
+        while !producer.poll_credit(STEPS) {
             cpu_relax();
         }
         // SAFETY: as above.

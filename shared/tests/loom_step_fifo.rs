@@ -31,7 +31,7 @@ fn a_slot_is_reused_only_after_its_release() {
             for value in 0..STEPS as u32 {
                 conn.produce(&mut producer, value);
             }
-            assert!(!producer.poll_credit(), "full");
+            assert!(!producer.poll_credit(STEPS), "full");
             let thread = thread::spawn(move || {
                 conn.produce(&mut producer, 100);
                 conn.produce(&mut producer, 101);
@@ -83,8 +83,8 @@ fn a_slot_seen_empty_ahead_of_time_has_been_read() {
             let step = producer.step();
             let thread = thread::spawn(move || conn.consume(&mut consumer));
             let (words, mut cursor) = (ConnWords::in_one(&conn.control), full_cursor());
-            cursor.poll_credit_ahead(words);
-            while !cursor.poll_credit(words) {
+            cursor.poll_credit_ahead(words, STEPS);
+            while !cursor.poll_credit(words, STEPS) {
                 cpu_relax();
             }
             // SAFETY: the credit says that nobody reads the slot any more. Loom reports it if not.
@@ -160,7 +160,7 @@ fn a_producer_out_of_credit_sees_the_abort() {
                 conn.produce(&mut producer, value);
             }
             let thread = thread::spawn(move || conn.abort.store_release(1));
-            while !producer.poll_credit() {
+            while !producer.poll_credit(STEPS) {
                 if conn.abort.load_acquire() != 0 {
                     thread.join().unwrap();
                     return;

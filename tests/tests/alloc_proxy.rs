@@ -103,7 +103,7 @@ impl Pair {
         let header = SlotHeader { tag, len_bytes: slot_bytes };
         let (mut filled, mut emptied) = (0, 0);
         while emptied < STEPS || !self.orders.iter().all(ProxyOrders::is_all_done) {
-            if filled < STEPS && self.producer.poll_credit() {
+            if filled < STEPS && self.producer.poll_credit(Protocol::Simple.slots()) {
                 self.producer.publish(header);
                 filled += 1;
             }

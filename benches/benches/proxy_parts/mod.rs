@@ -131,7 +131,7 @@ impl Bed {
     /// A kernel fills a slot, the proxy sends it.
     #[inline(never)]
     pub fn send_step(&mut self) {
-        assert!(self.producer.poll_credit());
+        assert!(self.producer.poll_credit(Protocol::Simple.slots()));
         self.producer.publish(SlotHeader { tag: TAG, len_bytes: 4096 });
         self.progress.do_work();
     }

@@ -42,7 +42,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     };
     // As in a tree, but not one function with it: shared code costs the tree's GPU kernels 30 registers.
     let nchunks = work.part.len().div_ceil(work.chunk_elems);
-    let lag = lag_max(work.chunk_elems.div_ceil(work.slice_elems));
+    let lag = lag_max(work.chunk_elems.div_ceil(work.slice_elems), P::PROTOCOL.slots());
     for turn in pipeline(nchunks, lag) {
         let (hop, index) = match turn {
             Turn::Up(index) => (&up, index),

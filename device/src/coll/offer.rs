@@ -51,7 +51,7 @@ fn header(work: &P2pWork) -> SlotHeader {
 fn send(conn: &SendConn, work: &mut P2pWork) -> Option<Wait> {
     let on = Wait { peer: conn.peer(), what: Awaited::Credit };
     if work.offered == Offered::NotYet {
-        if !conn.poll_credit(true) {
+        if !conn.poll_credit(Protocol::Simple, true) {
             return Some(on);
         }
         let offer = conn.offer(0);

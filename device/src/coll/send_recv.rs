@@ -138,7 +138,7 @@ unsafe fn advance_brief<B: Block>(
         (work.conn as usize, SlotHeader { tag: work.tag, len_bytes: work.len_bytes as u32 });
     if work.is_send {
         let conn = &conns.send[index];
-        if !conn.poll_credit(true) {
+        if !conn.poll_credit(Protocol::Simple, true) {
             return Ok(Some(conn.wait()));
         }
         // SAFETY: obligation 1; blocks of processors are one thread; there is a credit.
@@ -198,7 +198,7 @@ unsafe fn advance_over<B: Block, P: Proto<B>>(
     let index = work.conn as usize;
     let (ready, peer, capacity, what) = if work.is_send {
         let conn = &conns.send[index];
-        (conn.poll_credit(true), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
+        (conn.poll_credit(P::PROTOCOL, true), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
     } else {
         let conn = &conns.recv[index];
         (P::poll_header(conn).is_some(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Data)

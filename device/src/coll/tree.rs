@@ -43,7 +43,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
         start..(start + work.chunk_elems).min(work.part.end)
     };
     let nchunks = work.part.len().div_ceil(work.chunk_elems);
-    let lag = schedule::lag_max(work.chunk_elems.div_ceil(work.slice_elems));
+    let lag = schedule::lag_max(work.chunk_elems.div_ceil(work.slice_elems), P::PROTOCOL.slots());
     for turn in schedule::pipeline(nchunks, lag) {
         let (hop, index) = match (turn, &down) {
             (Turn::Up(index), _) => (&up, index),

@@ -170,7 +170,7 @@ impl<const PEERS: usize> Ends<PEERS> {
             let [to, head_seen, from] = cursors[i];
             places.to[i] = self.to[i].at(Step(to));
             places.from[i] = self.from[i].at(Step(from));
-            has_all &= has_credit(to, head_seen);
+            has_all &= has_credit(to, head_seen, Protocol::LL.slots());
         });
         if !has_all {
             // SAFETY: obligation 1.
@@ -225,7 +225,7 @@ unsafe fn await_credits<B: Block>(
             unsafe { ConnWords { producer_side: &*end.producer_side, consumer_side: &*end.consumer_side } };
         let mut cursor = ProducerCursor::unseen(Step(step));
         let on = Wait { peer: rank_of(what.rank, i), what: Awaited::Credit };
-        wait_for(block, &on, || cursor.poll_credit(words).then_some(()))?;
+        wait_for(block, &on, || cursor.poll_credit(words, Protocol::LL.slots()).then_some(()))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::conn::{RecvConn, SendConn};
 use crate::gpu::cpu::reduce::{ask_to_read, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
-use oxccl_shared::abi::SlotHeader;
+use oxccl_shared::abi::{Protocol, SlotHeader};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
 /// Whether a message of so many bytes is brief: it begins where its slot does, and nobody takes the time of its copy.
@@ -29,7 +29,7 @@ pub(crate) unsafe fn send<B: Block>(
     header: SlotHeader,
     src: *const u8,
 ) -> Result<(), Stop> {
-    wait_for(block, conn, || conn.poll_credit(true).then_some(()))?;
+    wait_for(block, conn, || conn.poll_credit(Protocol::Simple, true).then_some(()))?;
     // SAFETY: obligations 1 and 2, and there is a credit.
     unsafe { fill(conn, header, src) };
     Ok(())

@@ -49,7 +49,7 @@ impl<B: BulkCopy> Proto<B> for Bulk {
         if block.stores() {
             for &index in slice.send() {
                 let conn = &conns.send[index as usize];
-                wait_for_peer(block, conns, conn, || conn.poll_credit(true).then_some(()))?;
+                wait_for_peer(block, conns, conn, || conn.poll_credit(Protocol::Simple, true).then_some(()))?;
             }
             // What the peers have read by now, later stores overwrite.
             block.see_peers();

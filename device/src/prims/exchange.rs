@@ -87,7 +87,7 @@ pub struct Exchange<'a> {
 #[inline(always)]
 pub unsafe fn exchange<B: Words, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
-        wait_for(block, conn, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(Protocol::LL, block.threads() == 1).then_some(()))?;
     }
     send_headers(block, what);
     let from_all_as = (what.keep == Keep::Reduced).then_some(what.rank);
@@ -176,7 +176,7 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
             }
             conn.advance_untold();
             conn.count(what.to.len_of(conn.peer()));
-            conn.poll_credit_ahead();
+            conn.poll_credit_ahead(Protocol::LL);
         }
         i += block.threads();
     }

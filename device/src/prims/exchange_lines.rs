@@ -132,7 +132,7 @@ unsafe fn passes<B: Lines, const PEERS: usize, const PLAIN: bool>(
 #[inline(always)]
 fn wait_for_credits<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
     for conn in what.send {
-        wait_for(block, conn, || conn.poll_credit(block.threads() == 1).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(Protocol::LL128, block.threads() == 1).then_some(()))?;
     }
     Ok(())
 }
@@ -388,7 +388,7 @@ fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
         recv.count(received_bytes(what, recv.peer()));
         send.advance_untold();
         send.count(what.to.len_of(send.peer()));
-        send.poll_credit_ahead();
+        send.poll_credit_ahead(Protocol::LL128);
         i += block.threads();
     }
 }

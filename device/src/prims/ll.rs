@@ -66,7 +66,7 @@ impl<B: Words, const FAN_IN: usize> Proto<B> for Ll<FAN_IN> {
             if block.leads() {
                 conn.advance_untold();
                 conn.count(slice.len_bytes());
-                conn.poll_credit_ahead();
+                conn.poll_credit_ahead(Protocol::LL);
             }
         }
         for &index in slice.recv() {

@@ -38,7 +38,7 @@ impl<B: Lines> Proto<B> for Ll128 {
             if block.leads() {
                 conns.send[index as usize].advance_untold();
                 conns.send[index as usize].count(slice.len_bytes());
-                conns.send[index as usize].poll_credit_ahead();
+                conns.send[index as usize].poll_credit_ahead(Protocol::LL128);
             }
         }
         for &index in slice.recv() {

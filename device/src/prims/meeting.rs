@@ -50,7 +50,7 @@ fn meet_mine<B: Words>(block: &B, conns: Conns<'_>, header: SlotHeader) -> Resul
 
 #[inline(always)]
 fn tell<B: Words>(block: &B, conn: &SendConn, header: SlotHeader) -> Result<(), Stop> {
-    wait_for(block, conn, || conn.poll_credit(true).then_some(()))?;
+    wait_for(block, conn, || conn.poll_credit(Protocol::LL, true).then_some(()))?;
     let flag = ll::flag(conn.step());
     line_of(conn).store_header(header, flag);
     if ll::must_clean(conn.step()) {

@@ -156,7 +156,7 @@ unsafe fn run_steps<B: Block, P: Proto<B>>(
     slice: &Slice<'_>,
 ) -> Result<(), Stop> {
     if P::EACH_LOOKS {
-        wait_credits(block, conns, slice, block.threads() == 1)?;
+        wait_credits::<B, P>(block, conns, slice, block.threads() == 1)?;
         // SAFETY: obligation 1 is passed on; there are credits; such blocks have no posters.
         unsafe { P::transfer(block, conns, slice)? };
         if P::checks(block) {
@@ -169,7 +169,7 @@ unsafe fn run_steps<B: Block, P: Proto<B>>(
     } else {
         let mut moved = block.lead(|| {
             check_headers::<B, P>(block, conns, slice)?;
-            wait_credits(block, conns, slice, true)
+            wait_credits::<B, P>(block, conns, slice, true)
         });
         if moved.is_ok() && block.works() {
             // SAFETY: obligation 1 is passed on; there are slots and credits.
@@ -196,7 +196,7 @@ fn check_headers<B: Block, P: Proto<B>>(block: &B, conns: Conns<'_>, slice: &Sli
 
 /// Waits until everything that the slice sends to is empty; remembers what it saw if no other thread of the block may.
 #[inline(always)]
-fn wait_credits<B: Block>(
+fn wait_credits<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     slice: &Slice<'_>,
@@ -204,7 +204,7 @@ fn wait_credits<B: Block>(
 ) -> Result<(), Stop> {
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
-        wait_for(block, conn, || conn.poll_credit(remembers).then_some(()))?;
+        wait_for(block, conn, || conn.poll_credit(P::PROTOCOL, remembers).then_some(()))?;
     }
     Ok(())
 }

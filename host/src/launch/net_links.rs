@@ -297,7 +297,7 @@ mod tests {
                 unsafe { self.to.expect(Rank(0), message) };
             }
             let arrived = steps.filter(|step| {
-                while !self.filled.poll_credit() {
+                while !self.filled.poll_credit(protocol.slots()) {
                     self.from.drive(ON);
                 }
                 self.filled.publish(SlotHeader { tag, len_bytes: LEN_BYTES as u32 });

@@ -371,7 +371,8 @@ impl Blocks {
         tree_channels: 8,
         ring_ll_slot_bytes: 32 << 10,
         ring_ll128_slot_bytes: 32 << 10,
-        mesh_ll_slot_bytes: 32 << 10,
+        // A message of 128 KiB on 16 channels, the longest for a channel, with its header.
+        mesh_ll_slot_bytes: (16 << 10) + 128,
         mesh_ll128_slot_bytes: 72 << 10,
         // Eight turns of a ring's 480 workers with four packs each: no pass is left over.
         ring_slot_bytes: 240 << 10,

@@ -103,7 +103,7 @@ impl ProxyBlock {
 
     /// The first byte of the slot that `step` occupies.
     pub(super) fn slot(&self, protocol: Protocol, step: Step) -> *mut u8 {
-        self.base(protocol).wrapping_add(proto::slot_offset(protocol, &self.layout, step.slot()))
+        self.base(protocol).wrapping_add(proto::slot_offset(protocol, &self.layout, step.slot_of(protocol)))
     }
 
     /// The first byte of the counted slot that `step` occupies.
@@ -125,9 +125,12 @@ impl ProxyBlock {
     /// Bytes of the layout that slots of either kind cover.
     fn extent(&self, flagged: bool) -> Range<usize> {
         let of_kind = Protocol::ALL.iter().filter(|protocol| protocol.is_flagged() == flagged);
-        let at =
-            |slot| of_kind.clone().map(move |protocol| proto::slot_offset(*protocol, &self.layout, slot));
-        at(0).min().unwrap_or(0)..at(STEPS).max().unwrap_or(0)
+        let at = |slot: fn(Protocol) -> usize| {
+            let offset =
+                move |protocol: &Protocol| proto::slot_offset(*protocol, &self.layout, slot(*protocol));
+            of_kind.clone().map(offset)
+        };
+        at(|_| 0).min().unwrap_or(0)..at(Protocol::slots).max().unwrap_or(0)
     }
 
     /// Registers the slots with a communicator.

@@ -192,7 +192,10 @@ impl CollEnd {
     fn post_next(&mut self, op: CollOp) -> Result<bool, CollFault> {
         let step = self.looking.0.step();
         let under_way = step.0 - self.ending.0.step().0;
-        if under_way == STEPS as u64 || step.0 - self.first.0 >= op.steps || !self.looking.1.poll_credit() {
+        if under_way == STEPS as u64
+            || step.0 - self.first.0 >= op.steps
+            || !self.looking.1.poll_credit(STEPS)
+        {
             return Ok(false);
         }
         let Some(header) = self.looking.0.poll() else { return Ok(false) };

@@ -256,7 +256,7 @@ impl Stages {
     /// flags is received beside its place, where a kernel is looking already.
     fn post_next(&mut self, running: &mut Running) -> Result<bool, EndFault> {
         let Running { sub, counters, .. } = running;
-        if counters.posted == sub.steps || !self.looking.poll_credit() {
+        if counters.posted == sub.steps || !self.looking.poll_credit(sub.protocol.slots()) {
             return Ok(false);
         }
         let step = self.looking.step();

@@ -168,7 +168,7 @@ impl SendEnd {
     pub fn outstanding(&self) -> Option<Outstanding> {
         let running = self.running?;
         let mut counters = running.counters;
-        counters.posted = (counters.done + STEPS as u64).min(running.sub.steps);
+        counters.posted = (counters.done + running.sub.protocol.slots() as u64).min(running.sub.steps);
         Some(Outstanding { sub: running.sub, first: running.first, counters })
     }
 

@@ -3,15 +3,16 @@
 //! ```text
 //! offset 0                     ConnControl (11 lines of 128 bytes)
 //! ConnLayout::ll_offset        LL     8 slots of ll_slot_bytes
-//! ConnLayout::ll128_offset     LL128  8 slots of ll128_slot_bytes
+//! ConnLayout::ll128_offset     LL128  4 slots of ll128_slot_bytes
 //! ConnLayout::simple_offset    Simple 8 slots of simple_slot_bytes
 //! ```
 //! The consumer owns the memory; the producer maps it. All three protocols share one step counter: step `s` uses slot
-//! `s % 8` of the buffer of the operation's protocol.
+//! `s % n` of the buffer of the operation's protocol, which has `n` slots ([`Protocol::slots`]).
 //!
 //! Simple slots may be elsewhere, contiguous from another address ([`ConnEnd::counted`]): where the other end of the
 //! connection is a NIC with GPUDirect RDMA, while control words and lines belong to the proxy.
 
+use super::Protocol;
 use crate::fifo::STEPS;
 use crate::sync::{Line128, Sys, Word};
 
@@ -46,7 +47,7 @@ impl SlotHeader {
 pub struct ConnControl {
     /// Steps published under Simple. Writer: the producer.
     pub tail: Line128<Word<u64, Sys>>,
-    /// Steps consumed, under any protocol. The producer may be [`STEPS`] ahead. Writer: the consumer.
+    /// Steps consumed, under any protocol. The producer may be as many ahead as its next step's protocol has slots. Writer: the consumer.
     pub head: Line128<Word<u64, Sys>>,
     /// The header of each Simple slot ([`SlotHeader::to_word`]), written before `tail`. Writer: the producer.
     pub headers: Line128<[Word<u64, Sys>; STEPS]>,
@@ -91,15 +92,15 @@ impl ConnLayout {
     }
     /// Offset of the LL128 slots.
     pub const fn ll128_offset(&self) -> usize {
-        self.ll_offset() + STEPS * self.ll_slot_bytes as usize
+        self.ll_offset() + Protocol::LL.slots() * self.ll_slot_bytes as usize
     }
     /// Offset of the Simple slots.
     pub const fn simple_offset(&self) -> usize {
-        self.ll128_offset() + STEPS * self.ll128_slot_bytes as usize
+        self.ll128_offset() + Protocol::LL128.slots() * self.ll128_slot_bytes as usize
     }
     /// Bytes of the whole connection: a multiple of 128 when the layout is valid.
     pub const fn total_bytes(&self) -> usize {
-        self.simple_offset() + STEPS * self.simple_slot_bytes as usize
+        self.simple_offset() + Protocol::Simple.slots() * self.simple_slot_bytes as usize
     }
     /// Whether every slot holds at least two lines and lies on a 128-byte line, and the whole stays under 16 MiB.
     pub const fn is_valid(&self) -> bool {

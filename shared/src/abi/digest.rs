@@ -12,7 +12,7 @@ use crate::reduce::OpArg;
 use core::mem::{align_of, offset_of, size_of};
 
 /// Raise it when the meaning of a field changes and its layout does not, or what the host expects kernels to do.
-const REVISION: usize = 3;
+const REVISION: usize = 4;
 
 /// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {

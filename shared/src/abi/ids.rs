@@ -30,10 +30,16 @@ impl Rank {
 }
 
 impl Step {
-    /// The slot of a connection buffer that this step occupies.
+    /// The place of this step among [`STEPS`](crate::fifo::STEPS) in turn: its slot under protocols that have as many.
     #[inline]
     pub const fn slot(self) -> usize {
         self.0 as usize % crate::fifo::STEPS
+    }
+
+    /// The slot that this step occupies in the buffer of a protocol.
+    #[inline]
+    pub const fn slot_of(self, protocol: super::Protocol) -> usize {
+        self.0 as usize % protocol.slots()
     }
 
     /// The step after this one.

@@ -1,6 +1,7 @@
 //! What follows from a protocol's name: how arrival is seen, and what a route must keep whole.
 
 use super::types::Protocol;
+use crate::fifo::STEPS;
 
 impl Protocol {
     /// Whether the lines of a slot carry its header and its flags, by which their arrival is seen. If so, what a network receives must be
@@ -15,6 +16,20 @@ impl Protocol {
     #[inline]
     pub const fn is_counted(self) -> bool {
         matches!(self, Protocol::Simple)
+    }
+
+    /// Slots of a connection's buffer. Step `s` uses slot `s % slots`, and a producer is at most so many steps ahead of its consumer, under
+    /// whichever protocol those steps were.
+    ///
+    /// LL128 has half of the others': a slot holds what a block sends in an operation of up to 4 MiB, so that all but the longest
+    /// operations take one, and four let as many operations follow each other without a wait. Its slots are the longest between pairs of
+    /// GPUs, and most of a communicator's memory.
+    #[inline]
+    pub const fn slots(self) -> usize {
+        match self {
+            Protocol::LL | Protocol::Simple => STEPS,
+            Protocol::LL128 => STEPS / 2,
+        }
     }
 
     /// Whether the 128 bytes of a line, which have one flag, must be seen together.

@@ -9,7 +9,7 @@
 //! # Why it cannot deadlock
 //! Give the sends of hop `h` the time `2 h` and its receives the time `2 h + 1`, counted over the whole operation: that is program order
 //! on every rank. A receive waits for a send of the same hop, which is earlier. A send on a connection waits for the credit of the
-//! message [`STEPS`](crate::fifo::STEPS) messages before it on that connection: one of an earlier hop, whose receive is earlier too. So
+//! message before it on that connection by as many as the protocol has slots: one of an earlier hop, whose receive is earlier too. So
 //! every wait looks back in time, and there is no cycle of waits.
 
 use super::wrap;

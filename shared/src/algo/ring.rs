@@ -6,14 +6,13 @@
 //! # Why it cannot deadlock
 //! Give the hop `j` of loop `l`, slice `s`, the time `(l * hops + j) * S + s`, `S` being the most slices any block has.
 //! A receive waits for the predecessor's send of one hop, hence `S`, earlier. A send at time `t` waits for the credit of
-//! the slice [`STEPS`] before it, which the successor takes no later than `t + S - STEPS`. With `S < STEPS` every wait
-//! looks back in time, so there is no cycle of waits: hence [`SLICES_MAX`]. At `S = STEPS` all ranks fill their eight
+//! the slice `n` before it, of a protocol with `n` slots, which the successor takes no later than `t + S - n`. With `S < n` every wait
+//! looks back in time, so there is no cycle of waits: hence [`slices_max`]. At `S = n` all ranks fill their
 //! slots with the first hop and wait for each other. Broadcast and reduce are chains and would bear any `S`.
 
 use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
 use super::{Action, Hop, wrap};
 use crate::abi::{Algorithm, Func};
-use crate::fifo::STEPS;
 
 /// The algorithm's row.
 pub const SPEC: Spec = Spec {
@@ -44,8 +43,10 @@ const FUNCS: [Offered; 5] = [
     Offered::new(Func::Reduce, Protocols::ALL),
 ];
 
-/// The most slices a block may be cut into.
-pub const SLICES_MAX: usize = STEPS - 1;
+/// The most slices a block may be cut into, by a protocol with so many slots.
+pub const fn slices_max(slots: usize) -> usize {
+    slots - 1
+}
 
 /// All-reduce: `2n - 1` hops per loop; a block is one of the loop's `n` chunks.
 ///

@@ -11,19 +11,18 @@
 //! Let all sequential ranks use one lag `L`, with chunks of at most `S` slices. Give `Up(c)` the time `c` and `Down(c)`
 //! the time `c + L - 1/2`: that is program order. Then each wait looks back, in time, or at one time in slices, or at one
 //! time and slice along the tree:
-//! - `Up(c)` waits for the same slice of the children's `Up(c)`, nearer to the leaves, and for a credit [`STEPS`] slices
-//!   back in the parent's ups;
+//! - `Up(c)` waits for the same slice of the children's `Up(c)`, nearer to the leaves, and for a credit `n` slices
+//!   back in the parent's ups, of a protocol with `n` slots;
 //! - `Down(c)` waits for the same slice of the parent's `Down(c)`, nearer to the root (or of the root's `Up(c)`, at an
-//!   earlier time since `L >= 1`), and for a credit [`STEPS`] slices back in the children's downs;
-//! - the root's `Up(c)` waits also for that last credit: it lies at least `STEPS / S` whole chunks back, in
-//!   `Down(c - STEPS / S)` or before, which is earlier if `L <= STEPS / S`: hence [`lag_max`].
+//!   earlier time since `L >= 1`), and for a credit `n` slices back in the children's downs;
+//! - the root's `Up(c)` waits also for that last credit: it lies at least `n / S` whole chunks back, in
+//!   `Down(c - n / S)` or before, which is earlier if `L <= n / S`: hence [`lag_max`].
 //!
 //! Two ranks with *different* lags do deadlock (a parent ahead by three waits for a child that is ahead by one), so the lag is part of the plan.
 
 use super::Action;
 use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
 use crate::abi::{Algorithm, Func, Rank};
-use crate::fifo::STEPS;
 
 /// The algorithm's row.
 pub const SPEC: Spec = Spec {
@@ -164,10 +163,10 @@ pub enum Turn {
     Down(usize),
 }
 
-/// The greatest lag that cannot deadlock when a chunk has up to `slices_per_chunk` slices (at most [`STEPS`]); see the
-/// module's argument.
-pub const fn lag_max(slices_per_chunk: usize) -> usize {
-    if slices_per_chunk == 0 || slices_per_chunk >= STEPS { 1 } else { STEPS / slices_per_chunk }
+/// The greatest lag that cannot deadlock when a chunk has up to `slices_per_chunk` slices (at most `slots`), by a protocol with so many
+/// slots; see the module's argument.
+pub const fn lag_max(slices_per_chunk: usize, slots: usize) -> usize {
+    if slices_per_chunk == 0 || slices_per_chunk >= slots { 1 } else { slots / slices_per_chunk }
 }
 
 /// Both halves of an all-reduce of `nchunks` chunks in one sequence: `Up(c)` for the first `lag` chunks, then `Down` and

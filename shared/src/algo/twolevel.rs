@@ -23,7 +23,7 @@
 //! - Every receive waits for a send of an earlier step. Inside a host, ranks take the hosts in one order, so that a message is received
 //!   in the step after it is sent. A partial sum that host `g` sends for block `(i, h)` is of one of the first scattering turns, and is
 //!   received in the last. A finished block is sent in the last scattering turn, and received in a gathering one.
-//! - Every send waits for the credit of the message [`STEPS`](crate::fifo::STEPS) before it on the same connection. Inside a host that
+//! - Every send waits for the credit of the message before it on the same connection by as many as the protocol has slots. Inside a host that
 //!   was received one step after it was sent, before the next was sent. Between hosts a connection carries two messages in a loop, of
 //!   which both are received in it, so that the credit is of an earlier loop.
 //!

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! producer                                   consumer
-//!   poll_credit(): head + 8 > step?            poll(): tail > step?        (Simple)
-//!   fill slot step % 8                         ... or its lines carry the flag (LL, LL128)
-//!   publish(header): header, then tail         use slot step % 8
+//!   poll_credit(n): head + n > step?           poll(): tail > step?        (Simple)
+//!   fill slot step % n                         ... or its lines carry the flag (LL, LL128)
+//!   publish(header): header, then tail         use slot step % n
 //!   or advance(), if the lines carry flags     release(): head = step + 1
 //! ```
+//!
+//! A buffer has `n` slots: 8, or what its protocol says ([`Protocol::slots`](crate::abi::Protocol::slots)).
 //!
 //! Between processors a slot is published in a line of its own ([`SlotLine`]) instead: `publish_in_line`, `next_line().poll()`.
 //!
@@ -14,7 +16,7 @@
 //! [`ConnControl`]; between GPUs each is in the memory of the end that polls it, so that no poll crosses a link
 //! ([`ConnWords`]).
 
-use super::credit::{STEPS, has_credit};
+use super::credit::has_credit;
 use crate::abi::{ConnControl, SlotHeader, SlotLine, Step};
 
 /// The location of a connection's words.
@@ -38,8 +40,8 @@ impl<'a> ConnWords<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProducerCursor {
     step: Step,
-    /// The last value read of `head`. Reading the word costs a line from the consumer's cache; once per 8 steps is
-    /// enough.
+    /// The last value read of `head`. Reading the word costs a line from the consumer's cache; once per round of
+    /// the slots is enough.
     head_seen: u64,
 }
 
@@ -81,20 +83,20 @@ impl ProducerCursor {
         self.step
     }
 
-    /// Whether the slot of [`Self::step`] is empty.
+    /// Whether the slot of [`Self::step`] is empty, in a buffer of so many slots.
     #[inline]
-    pub fn poll_credit(&mut self, words: ConnWords<'_>) -> bool {
-        if has_credit(self.step.0, self.head_seen) {
+    pub fn poll_credit(&mut self, words: ConnWords<'_>, slots: usize) -> bool {
+        if self.knows_credit(slots) {
             return true;
         }
         self.read_head(words);
-        has_credit(self.step.0, self.head_seen)
+        self.knows_credit(slots)
     }
 
-    /// Whether the slot of [`Self::step`] is known to be empty, without a look at its consumer's words.
+    /// Whether it is known to be empty, without a look at its consumer's words.
     #[inline]
-    pub fn knows_credit(&self) -> bool {
-        has_credit(self.step.0, self.head_seen)
+    pub fn knows_credit(&self, slots: usize) -> bool {
+        has_credit(self.step.0, self.head_seen, slots)
     }
 
     /// What is known already may be more than `head` says: [`Self::after_exchange`].
@@ -104,10 +106,10 @@ impl ProducerCursor {
         self.head_seen = self.head_seen.max(words.producer_side.head.load_acquire());
     }
 
-    /// Reads `head` if at most half of the slots are known to be empty.
+    /// Reads `head` if at most half of so many slots are known to be empty.
     #[inline]
-    pub fn poll_credit_ahead(&mut self, words: ConnWords<'_>) {
-        if !has_credit(self.step.0 + STEPS as u64 / 2, self.head_seen) {
+    pub fn poll_credit_ahead(&mut self, words: ConnWords<'_>, slots: usize) {
+        if !has_credit(self.step.0 + slots as u64 / 2, self.head_seen, slots) {
             self.read_head(words);
         }
     }
@@ -254,8 +256,8 @@ impl StepProducer<'_> {
 
     /// See [`ProducerCursor::poll_credit`].
     #[inline]
-    pub fn poll_credit(&mut self) -> bool {
-        self.cursor.poll_credit(self.words)
+    pub fn poll_credit(&mut self, slots: usize) -> bool {
+        self.cursor.poll_credit(self.words, slots)
     }
 
     /// See [`ProducerCursor::publish`].
@@ -317,6 +319,7 @@ impl StepConsumer<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::credit::STEPS;
     use super::*;
 
     #[test]
@@ -324,14 +327,27 @@ mod tests {
         let control = ConnControl::default();
         let (mut producer, mut consumer) = split(&control);
         for step in 0..STEPS as u32 {
-            assert!(producer.poll_credit());
+            assert!(producer.poll_credit(STEPS));
             producer.publish(SlotHeader { tag: 7, len_bytes: step });
         }
-        assert!(!producer.poll_credit());
+        assert!(!producer.poll_credit(STEPS));
         assert_eq!(consumer.poll(), Some(SlotHeader { tag: 7, len_bytes: 0 }));
         consumer.release();
-        assert!(producer.poll_credit());
+        assert!(producer.poll_credit(STEPS));
         assert!(!producer.is_drained());
+    }
+
+    /// Steps of all protocols count, and a buffer of fewer slots is full earlier.
+    #[test]
+    fn a_buffer_of_fewer_slots_is_full_earlier() {
+        let control = ConnControl::default();
+        let (mut producer, mut consumer) = split(&control);
+        (0..5).for_each(|_| producer.advance());
+        for consumed in 0..5 {
+            assert_eq!([1, 4, 8].map(|slots| producer.poll_credit(slots)), [false, consumed >= 2, true]);
+            consumer.release();
+        }
+        assert!(producer.poll_credit(1));
     }
 
     #[test]
@@ -340,7 +356,7 @@ mod tests {
         let (mut producer, mut consumer) = split(&control);
         for step in 0..1000u32 {
             assert_eq!(consumer.poll(), None);
-            assert!(producer.poll_credit());
+            assert!(producer.poll_credit(STEPS));
             producer.publish(SlotHeader { tag: step, len_bytes: !step });
             assert_eq!(consumer.poll(), Some(SlotHeader { tag: step, len_bytes: !step }));
             consumer.release();
@@ -355,7 +371,7 @@ mod tests {
         let (mut producer, mut consumer) = split(&control);
         for step in 0..1000u32 {
             assert_eq!(consumer.poll_line(), None);
-            assert!(producer.poll_credit());
+            assert!(producer.poll_credit(STEPS));
             if step % 5 == 3 {
                 producer.advance();
             } else {

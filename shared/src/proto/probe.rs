@@ -20,7 +20,7 @@ pub unsafe fn ready(
     consumer: &mut StepConsumer<'_>,
 ) -> Option<SlotHeader> {
     let step = consumer.step();
-    let slot = connection.wrapping_add(slot_offset(protocol, layout, step.slot()));
+    let slot = connection.wrapping_add(slot_offset(protocol, layout, step.slot_of(protocol)));
     match protocol {
         Protocol::Simple => consumer.poll(),
         Protocol::LL => {
@@ -91,7 +91,7 @@ mod tests {
     struct Connection {
         control: ConnControl,
         ll: [[ll::LlLine; 16]; 8],
-        ll128: [[ll128::Ll128Line; 3]; 8],
+        ll128: [[ll128::Ll128Line; 3]; Protocol::LL128.slots()],
         simple: [u8; 8 * 256],
     }
 

@@ -9,8 +9,8 @@ use oxccl_tests::oracle::Inputs;
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
 
-/// Slots of a connection.
-const SLOTS: usize = oxccl_shared::fifo::STEPS;
+/// Slots of a connection, by the protocol that has fewest.
+const SLOTS: usize = abi::Protocol::LL128.slots();
 
 /// A rank on its way through its steps, one slice after the other.
 struct Rank {

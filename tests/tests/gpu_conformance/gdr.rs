@@ -44,6 +44,9 @@ fn adjust(config: &mut Config, way: Way, moved: &Arc<Moved>) {
     config.topology.gdr_level = Some(PathKind::Sys);
     config.net.gdr.read = Some(way.reads);
     config.net.gdr.flush = Some(way.flushes);
+    // This network makes streams and pinned memory as it connects. The driver does not while a kernel runs, and a kernel that waits for
+    // the connection would run for ever.
+    config.runtime_connect = false;
 }
 
 fn world(nranks: u32, settings: Settings, way: Way) -> (DeviceWorld, Arc<Moved>) {

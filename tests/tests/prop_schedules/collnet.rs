@@ -59,7 +59,7 @@ fn all_reduce(call: &Call, cuts: u32, lag: impl Fn(u32) -> usize) -> Result<Buff
         let members = chains.iter().flat_map(of_chain);
         let members = members.map(|(rank, chain)| member(call, part.clone(), rank, &chain, lag(rank)));
         let all: Vec<Agent> = members.chain([network(call, part.clone(), &chains)]).collect();
-        sim::run(call.n + 1, &all, &mut buffers, call.seed)?;
+        sim::run(call.n + 1, &all, &mut buffers, call)?;
     }
     Ok(buffers)
 }
@@ -69,8 +69,8 @@ proptest! {
 
     /// Any number of hosts with any number of ranks, up to as many slices per chunk as there are slots.
     #[test]
-    fn all_reduce_is_complete(call in calls(1..18, STEPS), cuts in any::<u32>(), lag in any::<prop::sample::Index>()) {
-        let lag = 1 + lag.index(lag_max(call.chunk.div_ceil(call.slice)));
+    fn all_reduce_is_complete(call in calls(1..18, |slots| slots), cuts in any::<u32>(), lag in any::<prop::sample::Index>()) {
+        let lag = 1 + lag.index(lag_max(call.chunk.div_ceil(call.slice), call.slots));
         let buffers = all_reduce(&call, cuts, |_| lag).unwrap();
         for output in &buffers.output[..call.n as usize] {
             prop_assert!(output.iter().all(|&value| value == reduced(call.n)));
@@ -83,7 +83,7 @@ proptest! {
 /// As in a tree: a rank that sends up more than all slots on the way hold, before it receives, blocks the network.
 #[test]
 fn a_lag_beyond_all_slots_deadlocks() {
-    let call = Call { n: 2, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 7 };
-    assert!(all_reduce(&call, 0b10, |_| lag_max(1)).is_ok());
+    let call = Call { n: 2, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, slots: STEPS, seed: 7 };
+    assert!(all_reduce(&call, 0b10, |_| lag_max(1, STEPS)).is_ok());
     assert!(all_reduce(&call, 0b10, |_| 2 * STEPS + 1).is_err());
 }

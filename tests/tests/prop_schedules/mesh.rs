@@ -119,7 +119,7 @@ fn run<const HOPS: usize>(
                 Agent { rank, ops: walk.ops }
             })
             .collect();
-        let ran = sim::run(call.n, &agents, &mut buffers, call.seed);
+        let ran = sim::run(call.n, &agents, &mut buffers, call);
         assert!(ran.is_ok(), "{ran:?}: {call:?}");
     }
     buffers
@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn one_shot_is_complete(call in calls(1..18, 40), root in 0u32..18) {
+    fn one_shot_is_complete(call in calls(1..18, |_| 40), root in 0u32..18) {
         let (n, root) = (call.n, root % call.n);
         let is_all = |buffer: &[u64], value: u64| buffer.iter().all(|&found| found == value);
         for output in one_shot(&call, Func::AllReduce, 0).output {
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn two_shot_is_complete(call in calls(1..18, 40)) {
+    fn two_shot_is_complete(call in calls(1..18, |_| 40)) {
         let buffers = run(&call, [call.count; 2], |_| twoshot::all_reduce(), |part| {
             let block = |range: Range<usize>| (range.clone(), range.start);
             let blocks = |one: chunk::Loop| (0..call.n).map(|rank| block(one.block_range(rank))).collect();
@@ -203,7 +203,16 @@ proptest! {
 #[test]
 fn many_slices_of_every_function_end() {
     for n in 2..=5 {
-        let call = Call { n, count: 61, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 3 };
+        let call = Call {
+            n,
+            count: 61,
+            nchannels: 1,
+            grain: 1,
+            chunk: 1,
+            slice: 1,
+            slots: oxccl_shared::fifo::STEPS,
+            seed: 3,
+        };
         for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::AllToAll] {
             one_shot(&call, func, 0);
         }

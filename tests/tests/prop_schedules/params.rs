@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use oxccl_shared::abi::Protocol;
 use oxccl_shared::algo::chunk::{self, Loops, Slices};
 use proptest::prelude::*;
 
@@ -14,6 +15,8 @@ pub struct Call {
     pub grain: usize,
     pub chunk: usize,
     pub slice: usize,
+    /// Slots of a connection.
+    pub slots: usize,
     pub seed: u64,
 }
 
@@ -42,11 +45,14 @@ fn counts() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Calls of `n` ranks (of `ranks`) whose blocks have at most `slices_max` slices.
-pub fn calls(ranks: Range<u32>, slices_max: usize) -> impl Strategy<Value = Call> {
-    let shape = (ranks, counts(), 1u32..5, 1usize..17, 1usize..33, 1..=slices_max, any::<u64>());
-    shape.prop_map(|(n, count, nchannels, grain, grains, slices_per_chunk, seed)| {
+/// Calls of `n` ranks (of `ranks`) over connections with as many slots as some protocol has, whose blocks have at most `slices_max` slices
+/// with so many slots.
+pub fn calls(ranks: Range<u32>, slices_max: fn(usize) -> usize) -> impl Strategy<Value = Call> {
+    let slots = prop::sample::select(Protocol::ALL).prop_map(Protocol::slots);
+    let slices = slots.prop_flat_map(move |slots| (Just(slots), 1..=slices_max(slots)));
+    let shape = (ranks, counts(), 1u32..5, 1usize..17, 1usize..33, slices, any::<u64>());
+    shape.prop_map(|(n, count, nchannels, grain, grains, (slots, slices_per_chunk), seed)| {
         let chunk = grain * grains;
-        Call { n, count, nchannels, grain, chunk, slice: chunk.div_ceil(slices_per_chunk), seed }
+        Call { n, count, nchannels, grain, chunk, slice: chunk.div_ceil(slices_per_chunk), slots, seed }
     })
 }

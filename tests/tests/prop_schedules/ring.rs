@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use oxccl_shared::algo::ring::{self, SLICES_MAX};
+use oxccl_shared::algo::ring::{self, slices_max};
 use oxccl_shared::algo::{Action, Hop};
 use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ impl<'a> Ring<'a> {
     }
 
     fn run(&self, buffers: &mut Buffers) -> Result<(), Deadlock> {
-        sim::run(self.call.n, &self.agents, buffers, self.call.seed)
+        sim::run(self.call.n, &self.agents, buffers, self.call)
     }
 }
 
@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(384))]
 
     #[test]
-    fn all_reduce_is_complete(call in calls(1..18, SLICES_MAX)) {
+    fn all_reduce_is_complete(call in calls(1..18, slices_max)) {
         let buffers = all_reduce(&call).unwrap();
         for output in &buffers.output {
             prop_assert!(output.iter().all(|&value| value == reduced(call.n)));
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn reduce_scatter_is_complete(call in calls(1..18, SLICES_MAX)) {
+    fn reduce_scatter_is_complete(call in calls(1..18, slices_max)) {
         let mut buffers = Buffers::new(call.n, call.n as usize * call.count, call.count);
         blockwise(&call, &mut buffers, |p| ring::reduce_scatter(p, call.n), |block_at| (0, block_at)).unwrap();
         for output in &buffers.output {
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn all_gather_is_complete(call in calls(1..18, SLICES_MAX)) {
+    fn all_gather_is_complete(call in calls(1..18, slices_max)) {
         let mut buffers = Buffers::new(call.n, call.count, call.n as usize * call.count);
         blockwise(&call, &mut buffers, |p| ring::all_gather(p, call.n), |block_at| (block_at, 0)).unwrap();
         let expected: Vec<u64> = (0..call.n).flat_map(|r| vec![contribution(r); call.count]).collect();
@@ -201,7 +201,7 @@ proptest! {
 
     /// Chains bear more slices per chunk than a connection has slots.
     #[test]
-    fn broadcast_is_complete(call in calls(1..18, 3 * STEPS), root in any::<prop::sample::Index>()) {
+    fn broadcast_is_complete(call in calls(1..18, |slots| 3 * slots), root in any::<prop::sample::Index>()) {
         let root = root.index(call.n as usize) as u32;
         let buffers = chain(&call, root, |p, root| ring::broadcast(p, root, call.n)).unwrap();
         for output in &buffers.output {
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn reduce_is_complete_at_the_root_alone(call in calls(1..18, 3 * STEPS), root in any::<prop::sample::Index>()) {
+    fn reduce_is_complete_at_the_root_alone(call in calls(1..18, |slots| 3 * slots), root in any::<prop::sample::Index>()) {
         let root = root.index(call.n as usize) as u32;
         let buffers = chain(&call, root, |p, root| ring::reduce(p, root, call.n)).unwrap();
         for (rank, output) in buffers.output.iter().enumerate() {
@@ -223,7 +223,7 @@ proptest! {
 /// The bound is exact: it is not caution, and the simulator does see a deadlock.
 #[test]
 fn one_slice_too_many_deadlocks_every_ring() {
-    for n in 2..=17 {
+    for (n, slots) in (2..=17).flat_map(|n| [(n, 4), (n, STEPS)]) {
         let call = |slices: usize| Call {
             n,
             count: n as usize * slices,
@@ -231,13 +231,16 @@ fn one_slice_too_many_deadlocks_every_ring() {
             grain: 1,
             chunk: slices,
             slice: 1,
+            slots,
             seed: u64::from(n),
         };
-        assert!(all_reduce(&call(SLICES_MAX)).is_ok());
-        let Err(Deadlock(stuck)) = all_reduce(&call(SLICES_MAX + 1)) else { panic!("{n} ranks ran through") };
+        assert!(all_reduce(&call(slices_max(slots))).is_ok());
+        let Err(Deadlock(stuck)) = all_reduce(&call(slices_max(slots) + 1)) else {
+            panic!("{n} ranks ran through")
+        };
         assert_eq!(stuck.len(), n as usize, "all ranks wait");
         assert!(
-            stuck.iter().all(|&(_, op)| op == STEPS),
+            stuck.iter().all(|&(_, op)| op == slots),
             "after filling the slots of the first hop: {stuck:?}"
         );
     }

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::params::Call;
 use oxccl_shared::algo::Action;
-use oxccl_shared::fifo::STEPS;
 
 const BITS_PER_RANK: u32 = 3;
 const RANKS_MAX: u32 = 20;
@@ -72,6 +72,7 @@ struct Message {
 
 struct Machine<'a> {
     n: usize,
+    slots_max: usize,
     slots: Vec<VecDeque<Message>>,
     buffers: &'a mut Buffers,
 }
@@ -83,7 +84,7 @@ impl Machine<'_> {
 
     fn ready(&mut self, rank: u32, op: &Op) -> bool {
         op.from.iter().all(|&peer| !self.slots(peer, rank).is_empty())
-            && op.to.iter().all(|&peer| self.slots(rank, peer).len() < STEPS)
+            && op.to.iter().all(|&peer| self.slots(rank, peer).len() < self.slots_max)
     }
 
     fn execute(&mut self, rank: u32, op: &Op) {
@@ -121,17 +122,17 @@ fn add(sum: &mut [u64], term: &[u64]) {
     sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
 }
 
-/// Runs all agents to their end, a random one for a random number of operations at a time.
+/// Runs all agents of `n` ranks to their end, over connections of the call's slots, a random agent for a random number of operations at a time.
 ///
 /// Panics on anything a schedule must never do, a message left in a slot included.
-pub fn run(n: u32, agents: &[Agent], buffers: &mut Buffers, seed: u64) -> Result<(), Deadlock> {
+pub fn run(n: u32, agents: &[Agent], buffers: &mut Buffers, call: &Call) -> Result<(), Deadlock> {
     let slots = (0..n * n).map(|_| VecDeque::new()).collect();
-    let mut machine = Machine { n: n as usize, slots, buffers };
-    let mut random = Random(seed);
+    let mut machine = Machine { n: n as usize, slots_max: call.slots, slots, buffers };
+    let mut random = Random(call.seed);
     let mut done = vec![0; agents.len()];
     loop {
         let first = random.below(agents.len());
-        let burst = 1 + random.below(3 * STEPS);
+        let burst = 1 + random.below(3 * call.slots);
         let ran = (0..agents.len()).any(|i| {
             let chosen = (first + i) % agents.len();
             advance(&mut machine, &agents[chosen], &mut done[chosen], burst)

@@ -164,7 +164,7 @@ fn all_reduce(call: &Call, executor: impl Fn(u32) -> Executor) -> Result<Buffers
             agents(call, part.clone(), rank, &links, executor(rank))
         };
         let all: Vec<Agent> = (0..call.n).flat_map(program).collect();
-        sim::run(call.n, &all, &mut buffers, call.seed)?;
+        sim::run(call.n, &all, &mut buffers, call)?;
     }
     Ok(buffers)
 }
@@ -174,8 +174,8 @@ proptest! {
 
     /// Any mixture of CPU ranks (one lag for all) and GPU ranks, up to as many slices per chunk as there are slots.
     #[test]
-    fn all_reduce_is_complete(call in calls(1..18, STEPS), lag in any::<prop::sample::Index>(), gpus in any::<u32>()) {
-        let lag = 1 + lag.index(lag_max(call.chunk.div_ceil(call.slice)));
+    fn all_reduce_is_complete(call in calls(1..18, |slots| slots), lag in any::<prop::sample::Index>(), gpus in any::<u32>()) {
+        let lag = 1 + lag.index(lag_max(call.chunk.div_ceil(call.slice), call.slots));
         let executor = |rank| if gpus >> rank & 1 == 1 { Executor::Concurrent } else { Executor::Sequential(lag) };
         let buffers = all_reduce(&call, executor).unwrap();
         for output in &buffers.output {
@@ -185,7 +185,7 @@ proptest! {
 }
 
 fn forty_chunks_of_one_slice(n: u32) -> Call {
-    Call { n, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 7 }
+    Call { n, count: 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, slots: STEPS, seed: 7 }
 }
 
 /// Why the lag belongs to the plan: ranks 0 -> 2 -> 1 are a chain, and the parent is further ahead than its child.
@@ -201,14 +201,17 @@ fn different_lags_deadlock() {
 #[test]
 fn a_lag_beyond_all_slots_deadlocks() {
     let call = forty_chunks_of_one_slice(2);
-    assert!(all_reduce(&call, |_| Executor::Sequential(lag_max(1))).is_ok());
+    assert!(all_reduce(&call, |_| Executor::Sequential(lag_max(1, STEPS))).is_ok());
     assert!(all_reduce(&call, |_| Executor::Sequential(2 * STEPS + 1)).is_err());
     assert!(all_reduce(&call, |_| Executor::Concurrent).is_ok());
 }
 
 #[test]
 fn lags_fill_the_slots_and_no_more() {
-    for slices in 1..=STEPS {
-        assert!(lag_max(slices) * slices <= STEPS && (lag_max(slices) + 1) * slices > STEPS);
+    for slots in [4, STEPS] {
+        for slices in 1..=slots {
+            let lag = lag_max(slices, slots);
+            assert!(lag * slices <= slots && (lag + 1) * slices > slots);
+        }
     }
 }

@@ -61,7 +61,7 @@ fn run(call: &Call, host_ranks: u32) -> Buffers {
             ops
         };
         let agents: Vec<Agent> = (0..call.n).map(|rank| Agent { rank, ops: ops(rank) }).collect();
-        let ran = sim::run(call.n, &agents, &mut buffers, call.seed);
+        let ran = sim::run(call.n, &agents, &mut buffers, call);
         assert!(ran.is_ok(), "{ran:?}: {call:?}");
     }
     buffers
@@ -71,7 +71,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(384))]
 
     #[test]
-    fn two_levels_are_complete(call in calls(1..20, 1), which in any::<usize>()) {
+    fn two_levels_are_complete(call in calls(1..20, |_| 1), which in any::<usize>()) {
         let divisors: Vec<u32> = (1..=call.n).filter(|each| call.n.is_multiple_of(*each)).collect();
         let buffers = run(&call, divisors[which % divisors.len()]);
         for output in &buffers.output {
@@ -84,7 +84,16 @@ proptest! {
 #[test]
 fn many_hosts_and_ranks_need_no_more_slots() {
     for host_ranks in [1, 2, 9, 18] {
-        let call = Call { n: 18, count: 18 * 40, nchannels: 1, grain: 1, chunk: 1, slice: 1, seed: 5 };
+        let call = Call {
+            n: 18,
+            count: 18 * 40,
+            nchannels: 1,
+            grain: 1,
+            chunk: 1,
+            slice: 1,
+            slots: oxccl_shared::fifo::STEPS,
+            seed: 5,
+        };
         run(&call, host_ranks);
     }
 }

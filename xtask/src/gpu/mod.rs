@@ -43,7 +43,17 @@ pub fn pack(options: &Options) -> Result<bool> {
     copy(&kernels.join("oxccl.oxptx"), &dir)?;
     let programs: [&[&str]; 3] = [
         &["--release", "-p", "oxccl-benches", "--bin", "oxccl"],
-        &["--release", "-p", "oxccl", "--example", "device_all_reduce", "--example", "cuda_check"],
+        &[
+            "--release",
+            "-p",
+            "oxccl",
+            "--features",
+            "internals",
+            "--example",
+            "device_all_reduce",
+            "--example",
+            "cuda_check",
+        ],
         &["-p", "oxccl-tests", "--test", "gpu_conformance"],
     ];
     for arguments in programs {

@@ -128,7 +128,7 @@ mod tests {
         let bytes = |protocol| Part { protocol: Some(protocol), ..FIRST }.slots(all).total_bytes();
         let control = size_of::<oxccl_shared::abi::ConnControl>();
         let each = [Protocol::LL, Protocol::LL128, Protocol::Simple].map(bytes);
-        assert_eq!(each, [256, 384, 512].map(|slot| control + 8 * slot));
+        assert_eq!(each, [8 * 256, 4 * 384, 8 * 512].map(|slots| control + slots));
         assert_eq!(FIRST_OF_HOSTS.slots(all), all);
     }
 }

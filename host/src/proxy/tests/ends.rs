@@ -13,7 +13,7 @@ use oxccl_device::gpu::{Stop, Wait};
 use oxccl_shared::abi::{
     ChannelId, ConnControl, ConnLayout, DataType, Protocol, Rank, RedOp, SlotHeader, Step,
 };
-use oxccl_shared::fifo::split;
+use oxccl_shared::fifo::{STEPS, split};
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
 use proptest::prelude::*;
@@ -236,7 +236,7 @@ fn eight_steps_are_under_way_and_counted() {
     send.begin(steps);
     let (mut producer, _) = split(from);
     let (_, mut consumer) = split(to);
-    while producer.poll_credit() {
+    while producer.poll_credit(STEPS) {
         producer.publish(SlotHeader { tag: 7, len_bytes: 64 });
     }
     send.progress().unwrap();

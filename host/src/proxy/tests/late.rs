@@ -125,7 +125,7 @@ fn an_end_that_comes_late_is_there_for_the_next_order() {
     let ((mut producer, _), (_, mut consumer)) = (split(from), split(to));
     let mut taken = 0;
     for _ in 0..10_000 {
-        if producer.poll_credit() {
+        if producer.poll_credit(STEPS) {
             producer.publish(HEADER);
         }
         if consumer.poll().is_some() {

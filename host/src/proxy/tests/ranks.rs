@@ -640,7 +640,7 @@ fn both_ends_of_a_link_that_is_cut_name_it() {
             progress.do_work();
             // A kernel that sends, and one that receives, without looking.
             let header = SlotHeader { tag: call.tag(), len_bytes: 64 };
-            for conn in ends.send[RING as usize].iter().filter(|conn| conn.poll_credit(true)) {
+            for conn in ends.send[RING as usize].iter().filter(|conn| conn.poll_credit(call.protocol, true)) {
                 conn.advance();
                 conn.publish(header);
             }

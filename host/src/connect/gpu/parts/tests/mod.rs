@@ -312,20 +312,22 @@ fn check(members: &[Member], part: Part) {
     assert!(taken.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{part:?} overlaps");
 }
 
-/// Bytes of a rank's connections by arithmetic: `channels` of them to so many ranks, and the words that come back.
-fn bytes(peers: usize, channels: usize, slot_bytes: usize) -> usize {
-    peers * channels * (2 * size_of::<ConnControl>() + 8 * slot_bytes)
+/// Bytes of a rank's connections by arithmetic: `channels` of them to so many ranks, each with so many bytes of slots, and the words that
+/// come back.
+fn bytes(peers: usize, channels: usize, slots_bytes: usize) -> usize {
+    peers * channels * (2 * size_of::<ConnControl>() + slots_bytes)
 }
 
 const KIB: usize = 1 << 10;
 
 #[test]
 fn memory_grows_with_what_is_called() {
+    const LL_SLOTS: usize = 8 * (16 * KIB + 128);
     for nranks in [2, 4] {
         let members = World::new(nranks).members();
         let peers = nranks as usize - 1;
         // A barrier and the smallest all-reduces.
-        let mut expected = bytes(peers, 1, 32 * KIB);
+        let mut expected = bytes(peers, 1, LL_SLOTS);
         let all = |expected: usize| each(&members, |member| assert_eq!(member.bytes(), expected));
         all(expected);
         assert!(expected <= 1 << 20);
@@ -333,22 +335,23 @@ fn memory_grows_with_what_is_called() {
         each(&members, |member| member.connect(&[first]).unwrap());
         all(expected);
         // All-reduces of all sizes: hops by LL, then LL128, then rings by Simple.
-        for (kind, protocol, channels, conns, slot) in [
-            (ConnKind::Mesh, Protocol::LL, 32, peers, 32 * KIB),
-            (ConnKind::Mesh, Protocol::LL128, 32, peers, 72 * KIB),
-            (ConnKind::Ring, Protocol::Simple, 24, 1, 240 * KIB),
+        for (kind, protocol, channels, conns, slots) in [
+            (ConnKind::Mesh, Protocol::LL, 32, peers, LL_SLOTS),
+            (ConnKind::Mesh, Protocol::LL128, 32, peers, 4 * 72 * KIB),
+            (ConnKind::Ring, Protocol::Simple, 24, 1, 8 * 240 * KIB),
         ] {
             each(&members, |member| member.connect(&[need(kind, protocol, channels)]).unwrap());
             let there = if (kind, protocol) == (ConnKind::Mesh, Protocol::LL) { 1 } else { 0 };
-            expected += bytes(conns, channels as usize - there, slot);
+            expected += bytes(conns, channels as usize - there, slots);
             all(expected);
         }
+        assert!(expected <= 86 << 20, "{expected}");
         check(&members, Part { kind: ConnKind::Ring, protocol: Some(Protocol::Simple), cut: 3, pair: None });
         // Messages between two ranks take nothing of the others.
         members[0].connect(&[pair(1, Protocol::LL, 1)]).unwrap();
         members[1].connect(&[pair(0, Protocol::LL, 1)]).unwrap();
         for member in &members {
-            let of_pair = if member.rank.0 < 2 { bytes(1, 1, 32 * KIB) } else { 0 };
+            let of_pair = if member.rank.0 < 2 { bytes(1, 1, LL_SLOTS) } else { 0 };
             assert_eq!(member.bytes(), expected + of_pair);
         }
     }
