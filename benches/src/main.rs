@@ -70,10 +70,17 @@ fn log_filter() -> EnvFilter {
     })
 }
 
+/// Clap ends with status 0 when nobody could read what it wrote.
+fn help(text: &clap::Error) -> ExitCode {
+    let said = if std::io::stdout().is_terminal() { text.print() } else { say::say(&text.to_string()) };
+    say::ended(said)
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => return version::show(&error),
+        Err(error) if !error.use_stderr() => return help(&error),
         Err(error) => error.exit(),
     };
     tracing_subscriber::fmt()

@@ -4,7 +4,8 @@
 //! Never: an end in a panic because whoever reads has seen enough.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, Write, stderr, stdout};
+use std::process::ExitCode;
 
 /// Says it.
 ///
@@ -15,6 +16,18 @@ pub fn say(text: &str) -> std::io::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         said => said,
+    }
+}
+
+/// The end of a command that had only this to say.
+pub fn ended(said: std::io::Result<()>) -> ExitCode {
+    match said {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // In one write, as `complain` has it, for a command without a name.
+            let _ = stderr().write_all(format!("oxccl: writing to standard output: {error}\n").as_bytes());
+            ExitCode::FAILURE
+        }
     }
 }
 

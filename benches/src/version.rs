@@ -4,7 +4,7 @@
 //! kernels.
 //! Never: needs a GPU; fails because there are no kernels.
 
-use crate::say::say;
+use crate::say::{ended, say};
 use oxccl::Config;
 use oxccl::cuda::bundle::{Bundle, find_bundle};
 use oxccl::os::build_id;
@@ -17,10 +17,7 @@ pub fn show(line: &clap::Error) -> ExitCode {
     if std::env::args().any(|argument| argument == "--version") {
         text += &details();
     }
-    match say(&text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    ended(say(&text))
 }
 
 fn details() -> String {

@@ -112,3 +112,30 @@ fn ranks_that_get_no_thread_say_so_and_do_not_panic() {
         assert!(!said.contains("panicked") && !said.contains("memory shared"), "{said}");
     }
 }
+
+#[test]
+fn help_that_nobody_could_read_is_an_error() {
+    for arguments in [&["--help"][..], &["perf", "--help"], &["-V"], &["--version"]] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+        let output = command.args(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("standard output") && said.contains("No space left"), "{arguments:?}: {said}");
+        // Somebody who reads it gets all of it.
+        let read = Command::new(env!("CARGO_BIN_EXE_oxccl")).args(arguments).output().unwrap();
+        assert!(read.status.success() && read.stderr.is_empty() && !read.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_that_names_it() {
+    let script = "ulimit -f 0; exec \"$0\" perf all-reduce --threads 2 --sizes 24";
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_oxccl")]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["oxccl-perf", "may have 0", "RLIMIT_FSIZE", "ulimit -f"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

@@ -104,6 +104,15 @@ fn a_child_may_drop_what_it_inherited_and_nobody_notices() {
     }
 }
 
+/// A child took part in its parent's place, and finalize and split hung there.
+#[test]
+fn a_child_that_uses_what_it_inherited_is_refused_and_the_parent_goes_on() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", transport);
+        launch.start("join fork-use check drop tidy").all_succeed();
+    }
+}
+
 /// Forked processes are processes of their own, whatever was set up before they parted.
 #[test]
 fn children_of_a_process_that_was_a_rank_are_ranks_of_their_own() {

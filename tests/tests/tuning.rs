@@ -114,6 +114,27 @@ fn ranks_with_different_tables_are_refused_by_name() {
 }
 
 #[test]
+fn ranks_with_different_settings_are_told_which_and_both_values() {
+    let base = Settings::default().config();
+    let forced = base.forced.with_algorithms("allreduce:^tree").unwrap();
+    let other = Config { buffer_bytes: 65536, forced, runtime_connect: false, ..base.clone() };
+    let failed: Vec<String> = build(&[base.clone(), base.clone(), other])
+        .into_iter()
+        .map(|built| built.expect_err("refused").to_string())
+        .collect();
+    for error in failed {
+        let expected = [
+            "rank 2 has other settings than rank 0:",
+            "NCCL_ALGO: 'allreduce:^tree' where rank 0 has 'unset'",
+            "NCCL_BUFFSIZE: '65536' where rank 0 has '1048576'",
+            "NCCL_RUNTIME_CONNECT: '0' where rank 0 has '1'",
+        ];
+        assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+        assert!(!error.contains("NCCL_PROTO") && !error.contains("OXCCL_TRANSPORT"), "{error}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
     let refused = |config: Config| {
         let alone = Communicator::builder().rank(0).ranks(1).config(config).build();

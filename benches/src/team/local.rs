@@ -4,6 +4,7 @@ use super::{Record, Team, TeamError};
 use oxccl_shared::sync::{Line128, Sys, Word, cpu_relax};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::NonNull;
@@ -50,7 +51,14 @@ impl Region {
     /// A new region, all seats empty.
     pub fn create(ranks: u32) -> std::io::Result<Region> {
         let file = File::from(rustix::fs::memfd_create("oxccl-perf", MemfdFlags::CLOEXEC)?);
-        file.set_len(Region::bytes(ranks) as u64)?;
+        let wanted = Region::bytes(ranks) as u64;
+        // The kernel does not fail the call: it kills the process with SIGXFSZ.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < wanted) {
+            return Err(std::io::Error::other(format!(
+                "the file oxccl-perf, which is in memory, needs {wanted} bytes, and a file of this process may have {limit} (RLIMIT_FSIZE); raise the limit (ulimit -f)"
+            )));
+        }
+        file.set_len(wanted)?;
         Region::map(file, ranks)
     }
 

@@ -11,6 +11,9 @@
 //! ```
 //!
 //! A thread has the same words of each message in all passes, so that the output may overlap the input.
+//!
+//! The last team sends all headers, checks them and counts all connections. A team stops together, so when threads stop one by one no header
+//! of the next message lands in a slot that was not counted, where a peer would take it for one of another operation.
 
 use super::Proto;
 use super::exchange::{Span, from_behind};
@@ -152,6 +155,12 @@ fn received_bytes(what: &LineExchange<'_>, peer: Rank) -> usize {
 #[inline(always)]
 fn is_of_last_team<B: Lines>(block: &B) -> bool {
     block.thread() >= block.threads() - B::TEAM_THREADS
+}
+
+/// The first connection that this thread checks and counts; the next is [`Lines::TEAM_THREADS`] further on.
+#[inline(always)]
+fn first_counted<B: Lines>(block: &B) -> usize {
+    if is_of_last_team(block) { from_behind(block) } else { usize::MAX }
 }
 
 /// Sends the headers: the last team does, by the threads of its first line.
@@ -359,7 +368,7 @@ fn look_again<B: Lines>(block: &B, what: &LineExchange<'_>, i: usize, polls: u32
 /// operation.
 #[inline(always)]
 fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Stop> {
-    let mut i = from_behind(block);
+    let mut i = first_counted(block);
     while i < what.recv.len() {
         let conn = &what.recv[i];
         let expected = header(what, received_bytes(what, conn.peer()));
@@ -367,7 +376,7 @@ fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
         if found != expected {
             return Err(block.refuse(conn.wait(), expected, found));
         }
-        i += block.threads();
+        i += B::TEAM_THREADS;
     }
     Ok(())
 }
@@ -375,7 +384,7 @@ fn check_headers<B: Lines>(block: &B, what: &LineExchange<'_>) -> Result<(), Sto
 /// One thread counts each connection: the one that checked its header.
 #[inline(always)]
 fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
-    let mut i = from_behind(block);
+    let mut i = first_counted(block);
     while i < what.send.len() {
         let (recv, send) = (&what.recv[i], &what.send[i]);
         // Threads that read a line with one instruction have all of it when they have its flag.
@@ -389,6 +398,6 @@ fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
         send.advance_untold();
         send.count(what.to.len_of(send.peer()));
         send.poll_credit_ahead(Protocol::LL128);
-        i += block.threads();
+        i += B::TEAM_THREADS;
     }
 }

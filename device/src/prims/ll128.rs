@@ -14,6 +14,12 @@ impl<B: Lines> Proto<B> for Ll128 {
     const PROTOCOL: Protocol = Protocol::LL128;
     const EACH_LOOKS: bool = true;
 
+    /// The line of a team that has lost a thread would be incomplete under a valid flag: a header would be another operation's.
+    #[inline(always)]
+    fn together(block: &B, waited: Result<(), Stop>) -> Result<(), Stop> {
+        if block.any_of_team(waited.is_err()) { Err(Stop) } else { Ok(()) }
+    }
+
     #[inline(always)]
     fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {
         // SAFETY: a slot holds at least two lines (ConnLayout::is_valid), and lines are only touched as words.

@@ -90,6 +90,12 @@ pub trait Proto<B: Block> {
         block.leads()
     }
 
+    /// What a wait comes to for this thread, if each looks for data itself: threads that move lines together stop together.
+    #[inline(always)]
+    fn together(_block: &B, waited: Result<(), Stop>) -> Result<(), Stop> {
+        waited
+    }
+
     /// The header of the slot to be consumed next, once it is there.
     fn poll_header(conn: &RecvConn) -> Option<SlotHeader>;
 
@@ -156,13 +162,12 @@ unsafe fn run_steps<B: Block, P: Proto<B>>(
     slice: &Slice<'_>,
 ) -> Result<(), Stop> {
     if P::EACH_LOOKS {
-        wait_credits::<B, P>(block, conns, slice, block.threads() == 1)?;
+        P::together(block, wait_credits::<B, P>(block, conns, slice, block.threads() == 1))?;
         // SAFETY: obligation 1 is passed on; there are credits; such blocks have no posters.
         unsafe { P::transfer(block, conns, slice)? };
-        if P::checks(block) {
-            // Behind the data, because it has arrived by now; who came with other data is found out all the same.
-            check_headers::<B, P>(block, conns, slice)?;
-        }
+        // Behind the data, because it has arrived by now; who came with other data is found out all the same.
+        let checked = if P::checks(block) { check_headers::<B, P>(block, conns, slice) } else { Ok(()) };
+        P::together(block, checked)?;
         block.sync();
         P::finish(block, conns, slice);
         block.sync();

@@ -69,6 +69,26 @@ pub struct Quitter {
     pub patience: u32,
 }
 
+/// A thread that is slow.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    pub rank: usize,
+    pub thread: usize,
+    /// It sleeps for so long before it stores a line, and again when it has.
+    pub before_and_after_a_line: Duration,
+}
+
+/// What is out of the ordinary in a launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Odd {
+    /// Of this rank.
+    pub quitter: Option<(usize, Quitter)>,
+    pub slow: Option<Slow>,
+    /// How long everybody goes on when a thread has stopped, before the others hear of it. A GPU's threads look at the host's word each at
+    /// polls of its own.
+    pub abort_delay: Duration,
+}
+
 /// What the threads of one block share, beside connections.
 pub struct BlockState<'a> {
     shape: Shape,
@@ -79,6 +99,7 @@ pub struct BlockState<'a> {
     teams: Vec<Barrier>,
     abort: &'a Word<u32, Sys>,
     quitter: Option<Quitter>,
+    slow: Option<Slow>,
     tiles: Vec<TileState>,
     /// Not 0 when a thread has stopped whom others may wait for.
     has_stopped: Word<u32, InBlock>,
@@ -131,7 +152,12 @@ pub struct Saved {
 }
 
 impl<'a> BlockState<'a> {
-    pub fn new(shape: Shape, abort: &'a Word<u32, Sys>, quitter: Option<Quitter>) -> Self {
+    pub fn new(
+        shape: Shape,
+        abort: &'a Word<u32, Sys>,
+        quitter: Option<Quitter>,
+        slow: Option<Slow>,
+    ) -> Self {
         BlockState {
             shape,
             all: Barrier::new(shape.threads()),
@@ -139,6 +165,7 @@ impl<'a> BlockState<'a> {
             teams: (0..shape.workers).map(|_| Barrier::new(team_threads(shape.line_threads()))).collect(),
             abort,
             quitter,
+            slow,
             tiles: (0..TILES).map(|_| TileState::new(shape)).collect(),
             has_stopped: Word::new(0),
             reasons: Mutex::default(),
@@ -209,6 +236,12 @@ impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
                 // SAFETY: whoever asked promised that both are valid until it waits.
                 unsafe { from.copy_to_nonoverlapping(to, len) };
             }
+        }
+    }
+
+    fn be_slow(&self) {
+        if let Some(slow) = self.block.slow.filter(|slow| slow.thread == self.thread) {
+            std::thread::sleep(slow.before_and_after_a_line);
         }
     }
 
@@ -374,6 +407,7 @@ impl<const LINE: usize> Lines for ThreadBlock<'_, LINE> {
     const TEAM_THREADS: usize = team_threads(LINE);
 
     fn store_line(&self, line: &Ll128Line, words: &[u64; LINE_WORDS], takes_part: bool) {
+        self.be_slow();
         let pairs = LINE_WORDS / 2 / LINE;
         let first = self.thread % LINE * pairs;
         let has_flag = takes_part && first + pairs == LINE_WORDS / 2;
@@ -389,6 +423,7 @@ impl<const LINE: usize> Lines for ThreadBlock<'_, LINE> {
             fence_release();
             line.pair(first + pairs - 1).store_relaxed([words[2 * pairs - 2], words[2 * pairs - 1]]);
         }
+        self.be_slow();
     }
 
     fn peek_line(

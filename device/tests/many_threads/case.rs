@@ -1,7 +1,7 @@
 //! One collective: what it is given, what it must give, and its launch.
 
 use super::arith::{Arith, is_float, mix, value};
-use super::block::{Quitter, Shape};
+use super::block::{Odd, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
 use oxccl_device::coll::{
@@ -15,6 +15,7 @@ use oxccl_shared::algo::symmetric::Share;
 use oxccl_shared::algo::{Action, chunk, mesh, tree};
 use oxccl_shared::proto;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Who sends what to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,7 +278,7 @@ impl Case {
     /// Runs the case on every rank.
     pub fn run(&self, world: &mut World, shape: Shape) -> Vec<(Ended, Buffers)> {
         let same = vec![self.clone(); world.n];
-        run_each(world, shape, &same, None)
+        run_each(world, shape, &same, Odd::default())
     }
 
     /// Whether `buffers` hold what `rank` of `n` must have in the end. Panics with the first difference.
@@ -324,17 +325,12 @@ impl Case {
     }
 }
 
-/// Runs on each rank the case that stands at its place; of one rank a thread may quit.
-pub fn run_each(
-    world: &mut World,
-    shape: Shape,
-    cases: &[Case],
-    quitter: Option<(usize, Quitter)>,
-) -> Vec<(Ended, Buffers)> {
+/// Runs on each rank the case that stands at its place; a thread may quit or be slow.
+pub fn run_each(world: &mut World, shape: Shape, cases: &[Case], odd: Odd) -> Vec<(Ended, Buffers)> {
     match shape.line_threads() {
-        4 => run_each_with::<4>(world, shape, cases, quitter),
-        2 => run_each_with::<2>(world, shape, cases, quitter),
-        _ => run_each_with::<1>(world, shape, cases, quitter),
+        4 => run_each_with::<4>(world, shape, cases, odd),
+        2 => run_each_with::<2>(world, shape, cases, odd),
+        _ => run_each_with::<1>(world, shape, cases, odd),
     }
 }
 
@@ -342,7 +338,7 @@ fn run_each_with<const LINE: usize>(
     world: &mut World,
     shape: Shape,
     cases: &[Case],
-    quitter: Option<(usize, Quitter)>,
+    odd: Odd,
 ) -> Vec<(Ended, Buffers)> {
     let n = world.n;
     let mut buffers: Vec<Buffers> = (0..n).map(|rank| cases[rank].buffers(n, rank)).collect();
@@ -356,7 +352,9 @@ fn run_each_with<const LINE: usize>(
         Job::<'_, LINE> {
             conns: world.all_of(rank),
             arith: cases[rank].arith(n, rank),
-            quitter: quitter.filter(|(who, _)| *who == rank).map(|(_, quitter)| quitter),
+            quitter: odd.quitter.filter(|(who, _)| *who == rank).map(|(_, quitter)| quitter),
+            slow: odd.slow.filter(|slow| slow.rank == rank),
+            abort_delay: odd.abort_delay,
             // SAFETY: buffers are as long as the case says and live on; connections are all of the rank's, in rank order.
             body: Box::new(move |block, conns| unsafe { side.0.run(block, conns) }),
         }
@@ -379,6 +377,8 @@ pub fn run_in_a_row(world: &mut World, cases: &[Case]) -> Vec<(Ended, Vec<Buffer
             conns: world.all_of(rank),
             arith: cases[0].arith(n, rank),
             quitter: None,
+            slow: None,
+            abort_delay: Duration::ZERO,
             body: Box::new(move |block, conns| {
                 // SAFETY: as in `run_each`.
                 sides.0.iter().try_for_each(|side| unsafe { side.run(block, conns) })

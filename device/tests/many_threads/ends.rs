@@ -1,10 +1,11 @@
 //! Operations that do not succeed: all threads of all ranks end, and say why.
 
-use super::block::{Quitter, Reason, Shape};
+use super::block::{Odd, Quitter, Reason, Shape, Slow};
 use super::case::{Case, Way, run_each};
 use super::world::World;
 use oxccl_shared::abi::{Func, Protocol};
 use proptest::prelude::*;
+use std::time::Duration;
 
 const WAYS: [(Func, Way); 14] = [
     (Func::AllReduce, Way::Ring),
@@ -22,6 +23,9 @@ const WAYS: [(Func, Way); 14] = [
     (Func::AllReduce, Way::Symmetric),
     (Func::AllToAll, Way::Symmetric),
 ];
+
+/// None and long enough for everybody to go as far as can be without who has stopped.
+const DELAYS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];
 
 fn any_case() -> impl Strategy<Value = Case> {
     let what =
@@ -50,11 +54,12 @@ proptest! {
         rank in 0usize..4,
         thread in 0usize..8,
         patience in 0u32..200,
+        abort_delay in prop::sample::select(&DELAYS[..]),
         case in any_case(),
     ) {
         let quitter = (rank % n, Quitter { thread: thread % workers, patience });
         let mut world = World::new(n);
-        let ran = run_each(&mut world, shape_of(&case, workers), &vec![case.clone(); n], Some(quitter));
+        let ran = run_each(&mut world, shape_of(&case, workers), &vec![case.clone(); n], Odd { quitter: Some(quitter), abort_delay, ..Odd::default() });
         for (rank, (ended, buffers)) in ran.iter().enumerate() {
             // What follows from a stop is no reason: whoever goes on without the first worker may find anything (`KernelStop::write`).
             let first = ended.reasons.first();
@@ -75,6 +80,7 @@ proptest! {
         workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
         stranger in 0usize..4,
         shorter: bool,
+        abort_delay in prop::sample::select(&DELAYS[..]),
         case in any_case(),
     ) {
         let stranger = stranger % n;
@@ -88,7 +94,7 @@ proptest! {
         let mut cases = vec![case.clone(); n];
         cases[stranger] = other;
         let mut world = World::new(n);
-        let ran = run_each(&mut world, shape_of(&case, workers), &cases, None);
+        let ran = run_each(&mut world, shape_of(&case, workers), &cases, Odd { abort_delay, ..Odd::default() });
         let mut refusals = 0;
         for (rank, (ended, _)) in ran.iter().enumerate() {
             // As above.
@@ -107,5 +113,61 @@ proptest! {
             }
         }
         prop_assert!(refusals > 0, "{ran:?}", ran = ran.iter().map(|(ended, _)| ended).collect::<Vec<_>>());
+    }
+}
+
+/// The threads of a rank hear of an abort one after the other: one has stopped, and the others go on without it. What they send then is cut
+/// short, but no message may stand in the place of another: a peer would take it for one of another operation. Once the thread that sent
+/// headers was not the one that counted the connection, and innocent ranks were named in jobs that were being aborted.
+#[test]
+#[cfg_attr(miri, ignore = "sleeps")]
+fn no_message_stands_in_the_place_of_another_when_threads_stop_one_by_one() {
+    let long = Duration::from_millis(10);
+    for n in 3usize..6 {
+        for (peer, from_behind) in (1..n).flat_map(|peer| [(peer, 0), (peer, peer - 1)]) {
+            let case = Case::new(Func::AllGather, Way::LineHops, Protocol::LL128, 1);
+            let case = Case { count: case.slice_elems() + 38, ..case };
+            let shape = shape_of(&case, 5);
+            // The peer is slow to send its header. If the quitter waits for that, it stops; the peer comes to its check of our header
+            // when the others of our block are in the next message.
+            let thread = shape.workers - 1 - from_behind;
+            let quitter = Quitter { thread, patience: 0 };
+            let slow = Slow { rank: peer, thread: shape.workers - 1, before_and_after_a_line: long };
+            let mut world = World::new(n);
+            let odd = Odd { quitter: Some((0, quitter)), slow: Some(slow), abort_delay: 8 * long };
+            let ran = run_each(&mut world, shape, &vec![case.clone(); n], odd);
+            for (rank, (ended, _)) in ran.iter().enumerate() {
+                let first = ended.reasons.first();
+                assert!(
+                    first.is_none_or(|reason| *reason == Reason::Aborted),
+                    "{n} ranks, {rank}: {ended:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A thread that refuses a message is one of those that write a line together: the others did not stop with it, and published lines without its
+/// words. Whoever waited for the next message found a header of no operation.
+#[test]
+#[cfg_attr(miri, ignore = "sleeps")]
+fn no_line_is_published_without_the_words_of_a_thread_that_stopped() {
+    for (func, way) in
+        [(Func::Broadcast, Way::Ring), (Func::AllReduce, Way::Ring), (Func::AllReduce, Way::Tree(0))]
+    {
+        for stranger in 0..4 {
+            let case = Case::new(func, way, Protocol::LL128, 1);
+            let case = Case { count: 12 * case.slice_elems(), root: stranger, ..case };
+            let mut cases = vec![case.clone(); 4];
+            cases[stranger].tag += 1;
+            let odd = Odd { abort_delay: Duration::from_millis(20), ..Odd::default() };
+            let mut world = World::new(4);
+            let ran = run_each(&mut world, shape_of(&case, 8), &cases, odd);
+            for (rank, (ended, _)) in ran.iter().enumerate() {
+                if let Some(Reason::Refused { on, found, .. }) = ended.reasons.first() {
+                    assert_eq!(found.tag, cases[on.peer.index()].tag, "rank {rank}: {ended:?}");
+                }
+            }
+        }
     }
 }

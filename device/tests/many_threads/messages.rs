@@ -9,6 +9,7 @@ use oxccl_device::prims::{Bulk, Ll, Ll128, Proto, Simple};
 use oxccl_shared::abi::{DataType, KernelMessage, Protocol, RedOp};
 use proptest::prelude::*;
 use std::ops::Range;
+use std::time::Duration;
 
 /// One message of a launch.
 #[derive(Clone, Debug)]
@@ -95,6 +96,8 @@ fn job<'a, const LINE: usize>(
         conns,
         arith: Arith::new(DataType::U8, RedOp::Sum, 1, 0),
         quitter: None,
+        slow: None,
+        abort_delay: Duration::ZERO,
         // SAFETY: the buffer is as long as the message and lives on; the connection is alone in its direction.
         body: Box::new(move |block, conns| unsafe {
             let part = part.clone();

@@ -1,7 +1,7 @@
 //! The same with the least of everything, for miri: it sees a data race wherever two accesses are not ordered by a barrier or
 //! a released word, whichever came first in this run.
 
-use super::block::{Quitter, Shape};
+use super::block::{Odd, Quitter, Shape};
 use super::case::{Case, Way, run_each};
 use super::collectives::check_one;
 use super::messages::{self, Message};
@@ -87,6 +87,11 @@ fn giving_up() {
         let case = Case { tiles, ..Case::new(Func::AllReduce, Way::Ring, protocol, 3) };
         let shape = Shape { workers: 2, poster: protocol == Protocol::Simple };
         let quitter = (1, Quitter { thread: 0, patience: 0 });
-        run_each(&mut World::new(2), shape, &[case.clone(), case], Some(quitter));
+        run_each(
+            &mut World::new(2),
+            shape,
+            &[case.clone(), case],
+            Odd { quitter: Some(quitter), ..Odd::default() },
+        );
     }
 }

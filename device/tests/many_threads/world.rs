@@ -1,13 +1,14 @@
 //! Ranks, their connections, and launches of blocks on them.
 
 use super::arith::Arith;
-use super::block::{BlockState, Quitter, Reason, Shape, ThreadBlock};
+use super::block::{BlockState, Quitter, Reason, Shape, Slow, ThreadBlock};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::{Block, Stop};
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Rank, Step};
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::sync::{Sys, Word};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::time::Duration;
 
 /// Small slots: 120 bytes of payload under LL, 240 under LL128, 256 under Simple.
 pub const LAYOUT: ConnLayout =
@@ -86,6 +87,8 @@ pub struct Job<'a, const LINE: usize> {
     pub conns: Owned,
     pub arith: Arith,
     pub quitter: Option<Quitter>,
+    pub slow: Option<Slow>,
+    pub abort_delay: Duration,
     pub body: Box<Body<'a, LINE>>,
 }
 
@@ -176,7 +179,8 @@ impl World {
     /// Runs all blocks to their end, each of `shape`, and keeps the cursors. Whoever stops early makes the others stop.
     pub fn launch<const LINE: usize>(&mut self, shape: Shape, jobs: Vec<Job<'_, LINE>>) -> Vec<Ended> {
         let abort = Word::new(0u32);
-        let states: Vec<_> = jobs.iter().map(|job| BlockState::new(shape, &abort, job.quitter)).collect();
+        let states: Vec<_> =
+            jobs.iter().map(|job| BlockState::new(shape, &abort, job.quitter, job.slow)).collect();
         let shared = Shared(&jobs);
         let results: Vec<Vec<_>> = std::thread::scope(|scope| {
             let start = |job: usize, thread: usize| {
@@ -207,19 +211,24 @@ fn run_thread<const LINE: usize>(
     abort: &Word<u32, Sys>,
 ) -> Result<(), Stop> {
     // Whoever ends badly, in a panic too, ends the others.
-    struct Alarm<'a>(&'a Word<u32, Sys>, bool);
+    struct Alarm<'a> {
+        abort: &'a Word<u32, Sys>,
+        rings: bool,
+        delay: Duration,
+    }
     impl Drop for Alarm<'_> {
         fn drop(&mut self) {
-            if self.1 {
-                self.0.store_relaxed(1);
+            if self.rings {
+                std::thread::sleep(self.delay);
+                self.abort.store_relaxed(1);
             }
         }
     }
-    let mut alarm = Alarm(abort, true);
+    let mut alarm = Alarm { abort, rings: true, delay: job.abort_delay };
     let block = ThreadBlock::new(thread, state, job.arith);
     let conns = Conns { send: &job.conns.send, recv: &job.conns.recv };
     let result = (job.body)(&block, conns);
-    alarm.1 = result.is_err();
+    alarm.rings = result.is_err();
     if block.leads() && result.is_ok() {
         // In the thread and without another barrier, as a kernel does.
         let mut saved = state.saved.lock().expect("nobody panics inside");

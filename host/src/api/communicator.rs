@@ -39,7 +39,7 @@ use std::time::Duration;
 ///
 /// # Forks
 /// The rank belongs to the process that created it. A forked child may drop the communicator, which has no effect
-/// then, and must not use it otherwise. Children can create their own communicators. A child that has not called
+/// then, and every other use is refused ([`ArgumentError::Forked`]). Children can create their own communicators. A child that has not called
 /// `exec` holds the parent's connections open, so that a sudden death of the parent may remain undetected until the
 /// child exits too.
 pub type Communicator = Comm<Cpu>;
@@ -156,11 +156,18 @@ impl<M: Init> Comm<M> {
         self.member.handle.async_error()
     }
 
+    /// Whether the rank is this process's, and not that of one that forked it.
+    fn is_ours(&self) -> Result<(), ArgumentError> {
+        let rank = self.member.rank;
+        if self.cell().is_here() { Ok(()) } else { Err(ArgumentError::Forked { rank }) }
+    }
+
     /// Whether its ranks can still agree on something.
     ///
     /// # Errors
     /// The communicator's, unless it was revoked.
     pub(super) fn can_regroup(&self) -> Result<(), Error> {
+        self.is_ours()?;
         match self.async_error() {
             Some(error) if !self.member.handle.is_revoked() => Err(error),
             _ => Ok(()),
@@ -173,6 +180,7 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// The communicator's.
     pub(super) fn can_shrink(&self) -> Result<(), Error> {
+        self.is_ours()?;
         match self.async_error() {
             Some(Error::Operation(error)) => match error.fault() {
                 Fault::Aborted | Fault::Panicked | Fault::Gpu { .. } => Err(Error::Operation(error)),
@@ -194,6 +202,7 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Operation`]: the communicator had failed, or fails by now. [`Error::Bootstrap`]: a rank did not call it.
     pub fn finalize(self) -> Result<(), Error> {
+        self.is_ours()?;
         M::settle(self.cell(), false);
         if in_flight::any() {
             // Those of other communicators go on meanwhile.
@@ -215,6 +224,7 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// There is no thread for it.
     pub fn start_finalize(self) -> Result<Pending<()>, Error> {
+        self.is_ours()?;
         Pending::start(self.handle(), move |_| self.finalize())
     }
 
@@ -247,6 +257,7 @@ impl<M: Init> Comm<M> {
         let rank = self.member.rank;
         match occupied {
             Occupied::Elsewhere => ArgumentError::OtherThread { rank },
+            Occupied::Forked => ArgumentError::Forked { rank },
             Occupied::InFlight | Occupied::Busy => ArgumentError::Busy { rank },
         }
     }

@@ -1,5 +1,6 @@
 //! All settings, and the only place that reads the environment.
 
+pub(super) mod agree;
 mod names;
 mod parse;
 mod topology;
@@ -22,7 +23,6 @@ use crate::plan::tuning::TuneFile;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, Cma, TransportKind};
-use crate::wire::digest;
 use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
 use parse::Source;
@@ -386,32 +386,6 @@ impl Config {
         }
     }
 
-    /// Digest of the settings that must be equal on all ranks.
-    pub(crate) fn digest(&self) -> u64 {
-        let tuned = self.tuned.as_ref().map(|tuned| tuned.key());
-        let Allowed { in_process, shm, tcp, net } = self.transports;
-        let P2pSettings { enabled, cumem, shares_gpus, .. } = self.p2p;
-        let net_name = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
-        let buffers = (self.buffer_bytes, self.device_buffer_bytes, self.cma_min_bytes);
-        let ways = (
-            in_process,
-            shm,
-            tcp,
-            net,
-            net_name,
-            (enabled, cumem, shares_gpus),
-            (self.net.coll.enabled, self.net.coll.hosts_min),
-        );
-        let TopologySettings { p2p_level, gdr_level, cross_nic, rings, .. } = &self.topology;
-        let topology = (p2p_level, gdr_level, cross_nic, rings);
-        let blocks = (self.channels, self.cta_policy.unwrap_or_default(), self.symmetric);
-        let encrypt = self.net.socket.encrypt;
-        digest(&(self.restrictions(), tuned, ways, buffers, blocks, topology, encrypt))
-    }
-
-    /// The settings of [`Self::digest`], for the message when they differ.
-    pub(crate) const MUST_AGREE: &'static str = "NCCL_ALGO, NCCL_PROTO, OXCCL_DETERMINISTIC, NCCL_P2P_DISABLE, NCCL_CUMEM_ENABLE, OXCCL_DUPLICATE_GPUS, NCCL_SHM_DISABLE, OXCCL_TRANSPORT, NCCL_NET, OXCCL_ENCRYPT, NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, NCCL_BUFFSIZE, OXCCL_CMA_MIN_BYTES, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_NTHREADS, NCCL_CTA_POLICY, OXCCL_SYMMETRIC, NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_CROSS_NIC, NCCL_RINGS, NCCL_RUNTIME_CONNECT (of CPU ranks), the tables in OXCCL_TUNE_FILE";
-
     /// Checks the settings for a communicator of so many ranks, whatever their source.
     pub(crate) fn validate(&self, nranks: u32) -> Result<(), ConfigError> {
         for (variable, time) in [
@@ -524,7 +498,8 @@ mod tests {
     fn p2p_is_switched_off_for_both_backends() {
         let config = config(&[("NCCL_P2P_DISABLE", "1"), ("NCCL_CUMEM_ENABLE", "-2")]).unwrap();
         assert!(!config.transports.in_process && !config.p2p.enabled && config.p2p.cumem);
-        assert_ne!(config.digest(), Config { p2p: P2pSettings::default(), ..config.clone() }.digest());
+        let other = Config { p2p: P2pSettings::default(), ..config.clone() };
+        assert_ne!(config.must_agree(), other.must_agree());
     }
 
     #[test]
@@ -533,7 +508,7 @@ mod tests {
         assert!(asked.net.coll.enabled && !Config::default().net.coll.enabled);
         assert_eq!(asked.forced, Forced::only(Some(Algorithm::CollnetChain), None));
         let not = config(&[("NCCL_COLLNET_ENABLE", "0"), ("NCCL_ALGO", "CollnetChain")]).unwrap();
-        assert_ne!(asked.digest(), not.digest());
+        assert_ne!(asked.must_agree(), not.must_agree());
     }
 
     #[test]

@@ -200,6 +200,14 @@ pub enum ArgumentError {
         /// The communicator's rank.
         rank: Rank,
     },
+    /// The process that uses the communicator was forked by the one that made it.
+    #[error(
+        "rank {rank} belongs to the process that made the communicator, which forked this one: a forked child may drop the communicator and nothing else; make another one here"
+    )]
+    Forked {
+        /// The rank.
+        rank: Rank,
+    },
     /// Operations of the communicator are in flight on the thread that started them.
     #[error(
         "rank {rank}'s communicator has operations in flight on another thread, which has to wait for them first"

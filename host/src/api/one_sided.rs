@@ -272,7 +272,7 @@ impl Comm<Cuda> {
         let turn = self.member.splits.next();
         turn.wait();
         let bootstrap = self.member.watch().bootstrap();
-        let mine = super::init::this_process(bootstrap, &self.config)?;
+        let mine = super::init::this_process(bootstrap, &self.config, &self.config.must_agree())?;
         let blocks = bootstrap.all_gather(&mine.to_bytes())?;
         let read = |(peer, block): (u32, &Vec<u8>)| {
             PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: Rank(peer) })

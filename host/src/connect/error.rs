@@ -33,6 +33,14 @@ pub enum ConnectError {
         /// The variables compared.
         settings: &'static str,
     },
+    /// The same, by setting.
+    #[error("rank {peer} has other settings than rank 0: {settings}; set them alike on all ranks")]
+    Differ {
+        /// The first peer that differs from rank 0.
+        peer: Rank,
+        /// Which, and what both have.
+        settings: String,
+    },
     /// One rank encrypts its data, another does not.
     #[error(
         "rank {peer} has OXCCL_ENCRYPT={} and rank 0 has not: set it alike on all ranks",

@@ -14,6 +14,7 @@
 
 mod error;
 mod vote;
+mod settings;
 mod pipeline;
 mod collnet;
 pub mod cpu;
@@ -21,3 +22,4 @@ pub mod gpu;
 
 pub use error::ConnectError;
 pub(crate) use pipeline::connect;
+pub use settings::{Setting, Values};

@@ -1,6 +1,7 @@
 //! Init: from a bootstrap to connections, in the same steps for the ranks of every machine.
 
 use super::error::ConnectError;
+use super::settings::{self, Setting};
 use super::vote::{agree, vote};
 use crate::bootstrap::Bootstrap;
 use crate::transport::PeerInfo;
@@ -25,7 +26,8 @@ struct Introduction<U> {
 }
 
 impl<U: Serialize + DeserializeOwned> Message for Introduction<U> {
-    const VERSION: u8 = 1;
+    /// 2: ranks whose settings differ exchange them.
+    const VERSION: u8 = 2;
     const BYTES_MAX: usize = PeerInfo::BYTES_MAX + 64;
 }
 
@@ -50,8 +52,8 @@ pub(crate) trait Steps {
     /// This process.
     fn info(&self) -> &PeerInfo;
 
-    /// The variables whose digest `info().settings` is.
-    fn settings(&self) -> &'static str;
+    /// Those whose digest `info().settings` is.
+    fn settings(&self) -> &[Setting];
 
     /// This rank's unit, or why it has none.
     fn unit(&self) -> Result<Self::Unit, ConnectError>;
@@ -102,7 +104,7 @@ fn take<S: Steps>(
     ranks: Ranks<S::Unit>,
 ) -> Result<S::Connected, ConnectError> {
     // All ranks see the same settings, but must not leave before all others have seen them.
-    let settings = check_settings(&ranks.peers, steps.settings());
+    let settings = settings::compare(bootstrap, &ranks.peers, steps.settings());
     vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank(), &ranks)))?;
     let plan = steps.plan(bootstrap, ranks)?;
     let memory = steps.share(bootstrap, plan)?;
@@ -122,18 +124,6 @@ fn meet<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<Ranks<S::Unit>, Co
     Ok(ranks)
 }
 
-/// Whether all ranks have the same settings.
-fn check_settings(peers: &[PeerInfo], settings: &'static str) -> Result<(), ConnectError> {
-    let differs = |peer: &PeerInfo| peer.encrypts != peers[0].encrypts;
-    if let Some(peer) = peers.iter().position(differs) {
-        return Err(ConnectError::Encryption { peer: Rank(peer as u32), there: peers[peer].encrypts });
-    }
-    match peers.iter().position(|peer| peer.settings != peers[0].settings) {
-        Some(peer) => Err(ConnectError::Settings { peer: Rank(peer as u32), settings }),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,17 +135,5 @@ mod tests {
         assert_eq!(Introduction::from_bytes(&bytes), Ok(said));
         assert!(Introduction::<[u8; 16]>::from_bytes(&bytes[1..]).is_err());
         assert!(Introduction::<()>::from_bytes(&bytes).is_err());
-    }
-
-    #[test]
-    fn the_first_rank_with_other_settings_is_named() {
-        let here = PeerInfo { host: 1, ..PeerInfo::default() };
-        assert_eq!(check_settings(&[here; 3], "X"), Ok(()));
-        let other = [here, PeerInfo { settings: 9, ..here }, PeerInfo { settings: 8, ..here }];
-        assert_eq!(check_settings(&other, "X"), Err(ConnectError::Settings { peer: Rank(1), settings: "X" }));
-        let clear = [here, here, PeerInfo { encrypts: true, ..here }];
-        let error = ConnectError::Encryption { peer: Rank(2), there: true };
-        assert_eq!(check_settings(&clear, "X"), Err(error.clone()));
-        assert!(error.to_string().starts_with("rank 2 has OXCCL_ENCRYPT=1 and rank 0 has not"), "{error}");
     }
 }

@@ -4,6 +4,7 @@ use super::call::RawCall;
 use super::engine::Engine;
 use super::in_flight;
 use super::machine::{Machine, RunError};
+use crate::os::Origin;
 use oxccl_shared::sync::{Sys, Word};
 use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub struct EngineCell<M: Machine> {
     /// The thread on which operations are in flight, by [`in_flight::this_thread`]; 0: none are. Writer: that thread, or before there
     /// is one the communicator's.
     thread: Word<u64, Sys>,
+    /// A forked child has a copy of the memory, and none of the threads.
+    origin: Origin,
     engine: RefCell<Engine<M>>,
     flight: M::Flight,
 }
@@ -31,6 +34,8 @@ pub enum Occupied {
     InFlight,
     /// Operations are in flight on another thread.
     Elsewhere,
+    /// This process was forked by the one that it belongs to.
+    Forked,
     /// A group runs on it, or one of its own operations asks.
     Busy,
 }
@@ -75,7 +80,7 @@ impl<M: Machine> EngineCell<M> {
     /// With this engine.
     pub fn new(engine: Engine<M>) -> EngineCell<M> {
         let flight = engine.machine().flight();
-        EngineCell { thread: Word::new(0), engine: RefCell::new(engine), flight }
+        EngineCell { thread: Word::new(0), origin: Origin::here(), engine: RefCell::new(engine), flight }
     }
 
     /// The engine, if nothing is in flight.
@@ -86,9 +91,15 @@ impl<M: Machine> EngineCell<M> {
     pub fn enter(&self) -> Result<RefMut<'_, Engine<M>>, Occupied> {
         // ACQUIRE pairs with RELEASE in `set_in_flight`.
         match self.thread.load_acquire() {
+            _ if !self.origin.is_here() => Err(Occupied::Forked),
             0 => self.engine.try_borrow_mut().map_err(|_| Occupied::Busy),
             thread => Err(Self::occupied_by(thread)),
         }
+    }
+
+    /// Whether this process made it, and did not inherit it by a fork.
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here()
     }
 
     #[cold]

@@ -6,13 +6,14 @@ use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
 use oxccl::launch::Notice;
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
+use oxccl::connect::Values;
 use oxccl::transport::PeerInfo;
 use oxccl::wire::Message;
 
 /// Any bytes are refused or are a message that is written as it was read.
 pub fn messages(data: &[u8]) {
     let mut input = Input(data);
-    match input.u8() % 10 {
+    match input.u8() % 11 {
         0 => drop(read::<Register>(input.0)),
         1 => {
             let reply = read::<Reply>(input.0);
@@ -34,6 +35,7 @@ pub fn messages(data: &[u8]) {
                 assert_eq!(Found::from_bytes(&found.to_bytes()), Some(found));
             }
         }
+        9 => drop(read::<Values>(input.0)),
         // What a rank says of its host's channels.
         _ => drop(agree(&[input.0.to_vec()], &[0])),
     }

@@ -106,6 +106,8 @@ impl Program {
             "counters" => counters(),
             "drop" => self.drop_communicator(),
             // A child process drops the communicator that it inherited, and ends.
+            // A child that uses what belongs to its parent is refused, whatever it calls, and the parent does not notice.
+            "fork-use" => self.fork_use(),
             "fork-drop" => in_fork(|| self.communicator = None, || Ok(())),
             // A child process and this one meet as ranks of a communicator of their own.
             "fork-join" => self.fork_join(),
@@ -243,6 +245,22 @@ impl Program {
             handle.abort();
         });
         Ok(())
+    }
+
+    fn fork_use(&mut self) -> StepResult {
+        let misuse = || {
+            let comm = self.communicator.take().expect("it has joined");
+            let is_refused = |result: Result<(), oxccl::Error>| {
+                let text = result.expect_err("it belongs to the parent").to_string();
+                assert!(text.contains("forked this one"), "{text}");
+            };
+            is_refused(comm.barrier());
+            is_refused(comm.all_reduce(&[1f32; 4], &mut [0f32; 4], oxccl::ReduceOp::SUM));
+            is_refused(comm.split(Some(0), 0).map(drop));
+            is_refused(comm.start_shrink(&[]).map(drop));
+            is_refused(comm.finalize());
+        };
+        in_fork(misuse, || Ok(()))
     }
 
     fn fork_join(&self) -> StepResult {

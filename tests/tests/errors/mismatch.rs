@@ -222,3 +222,55 @@ fn a_message_to_oneself_without_its_other_end_is_said_to_be_that() {
         assert!(error.to_string().contains("sends to itself"), "{error}");
     }
 }
+
+/// What all ranks but the last do with root 0, and the last with root 1, on three ranks: somebody waits for one that does not.
+const ROOTS: [(&str, fn(&Communicator, u32) -> Result<(), Error>); 4] = [
+    ("broadcast", |r, root| r.broadcast_in_place(&mut [0u8; 9], root)),
+    ("reduce", |r, root| r.reduce(&[1f32; 9], &mut [0f32; 9], ReduceOp::SUM, root)),
+    ("gather", |r, root| r.gather(&[1u8], &mut vec![0; r.size() as usize], root)),
+    ("scatter", |r, root| r.scatter(&vec![1u8; r.size() as usize], &mut [0u8], root)),
+];
+
+/// Nothing is called after it, by which it would be found anyway.
+fn roots_are_named_without_another_call(settings: Settings) {
+    for (what, does) in ROOTS {
+        doing(|| format!("{what}, {settings:?}"));
+        let mut world = World::new(3, settings);
+        let started = Instant::now();
+        let results = world.each(|rank| {
+            let result = does(rank, u32::from(rank.rank() == 2));
+            while rank.async_error().is_none() && started.elapsed() < BOUND {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result.err().or(rank.async_error())
+        });
+        let is_found = |error: &Option<Error>| {
+            let text = error.as_ref().map(Error::to_string).unwrap_or_default();
+            let fault = error.as_ref().and_then(Error::fault);
+            matches!(fault, Some(Fault::Mismatch { .. }))
+                && text.contains("root 0")
+                && text.contains("root 1")
+        };
+        assert!(started.elapsed() < BOUND, "{what}: not within {BOUND:?}: {results:#?}");
+        assert!(results.iter().any(is_found), "{what}: nobody names both roots: {results:#?}");
+        assert!(results.iter().all(Option::is_some), "{what}: {results:#?}");
+    }
+}
+
+#[test]
+fn roots_are_named_without_another_call_over_shm() {
+    let _deadline = Deadline::start("roots_over_shm", Duration::from_secs(120));
+    roots_are_named_without_another_call(Settings {
+        transport: Some(TransportKind::Shm),
+        ..Settings::default()
+    });
+}
+
+#[test]
+fn roots_are_named_without_another_call_over_tcp() {
+    let _deadline = Deadline::start("roots_over_tcp", Duration::from_secs(120));
+    roots_are_named_without_another_call(Settings {
+        transport: Some(TransportKind::Tcp),
+        ..Settings::default()
+    });
+}

@@ -2,6 +2,7 @@
 
 use super::{Init, Joined, Started, this_process};
 use crate::api::config::Config;
+use crate::api::config::agree::flag;
 use crate::api::error::Error;
 use crate::api::memory::{MemoryReport, PeerMemory};
 use crate::bootstrap::Bootstrap;
@@ -11,9 +12,8 @@ use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts, Far};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
-use crate::transport::{Cma, PeerInfo, TransportKind, processors_each, stream_layout};
+use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
 use crate::tuner::Tuner;
-use crate::wire::digest;
 use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
@@ -55,16 +55,17 @@ impl Init for Cpu {
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
         let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: Rank(0) })?;
-        let info = this_process(bootstrap, config)?;
+        let mut settings = config.must_agree();
         // Both ends of a connection make it at the same time: of GPUs, what one makes all have.
-        let info = PeerInfo { settings: digest(&(info.settings, config.runtime_connect)), ..info };
+        settings.push(flag("NCCL_RUNTIME_CONNECT", config.runtime_connect));
+        let info = this_process(bootstrap, config, &settings)?;
         let wanted = CpuWanted {
             rank,
             nranks,
             comm_hash: u64::from_le_bytes(comm_hash),
             info: &if config.topology.ignore_cpu_affinity { info } else { info.on_numa_node() },
             allowed: &config.transports,
-            settings: Config::MUST_AGREE,
+            settings: &settings,
             rings: config.topology.rings.as_deref(),
             net: &config.net,
             net_timeout: config.bootstrap.timeout,
@@ -200,6 +201,7 @@ mod tests {
     use crate::launch::{Channel, Health};
     use crate::machine::cpu::{FarConnector, FarEnds, FarNeed, NOT_MADE};
     use crate::plan::{Call, CallPlan};
+    use crate::transport::PeerInfo;
     use crate::transport::{Allowed, Asking, Opener, Opening, Openings, TransportError, transport_of};
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use oxccl_shared::algo::registry::spec_of;
@@ -250,7 +252,7 @@ mod tests {
             comm_hash: 0,
             info: &peers[rank.index()],
             allowed: &config.transports,
-            settings: "",
+            settings: &[],
             rings: None,
             net: &config.net,
             net_timeout: config.bootstrap.timeout,

@@ -61,11 +61,12 @@ impl Init for Cuda {
         let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         crate::log::on_device(ordinal);
         let opened = open(rank, ordinal, config);
-        let info = this_process(bootstrap, config)?;
+        let settings = config.must_agree();
+        let info = this_process(bootstrap, config, &settings)?;
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
             info: &info,
-            settings: Config::MUST_AGREE,
+            settings: &settings,
             routes: RouteSettings::new(&config.transports),
             p2p: &config.p2p,
             net: &config.net,

@@ -12,7 +12,7 @@ use super::error::Error;
 use super::membership::NotifyByWatch;
 use super::memory::MemoryUse;
 use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
-use crate::connect::ConnectError;
+use crate::connect::{ConnectError, Setting};
 use crate::launch::{GroupMachine, Health};
 use crate::transport::PeerInfo;
 use crate::tuner::{About, Plugin, Tuner, TunerError};
@@ -109,10 +109,14 @@ pub(super) fn agree_on_algorithms(
 }
 
 /// This process's peer info, for the other ranks.
-pub(super) fn this_process(bootstrap: &Bootstrap, config: &Config) -> Result<PeerInfo, BootstrapError> {
+pub(super) fn this_process(
+    bootstrap: &Bootstrap,
+    config: &Config,
+    settings: &[Setting],
+) -> Result<PeerInfo, BootstrapError> {
     let what = "ask the kernel which host this is";
     let rank = Some(bootstrap.rank());
-    PeerInfo::local(config.host_id.as_deref(), config.digest())
+    PeerInfo::local(config.host_id.as_deref(), Setting::digest(settings))
         .map(|info| PeerInfo { encrypts: config.net.socket.encrypt, ..info })
         .map_err(|why| BootstrapError::NoDescriptor { rank, what, why })
         .inspect_err(|error| bootstrap.abort(&error.to_string()))

@@ -4,9 +4,9 @@ use super::collnet::Reducing;
 use super::graph::RankGraph;
 use super::wiring::Wiring;
 use crate::bootstrap::Bootstrap;
-use crate::connect::ConnectError;
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
+use crate::connect::{ConnectError, Setting};
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, Segment};
 use crate::net::NetConfig;
@@ -28,8 +28,8 @@ pub struct CpuWanted<'a> {
     pub info: &'a PeerInfo,
     /// The user's settings.
     pub allowed: &'a Allowed,
-    /// The variables in the digest `info.settings`.
-    pub settings: &'static str,
+    /// Those in the digest `info.settings`.
+    pub settings: &'a [Setting],
     /// The user's rings, if any; each names every rank once.
     pub rings: Option<&'a [Vec<Rank>]>,
     /// The settings of networks.
@@ -92,7 +92,7 @@ impl Steps for CpuWanted<'_> {
         self.info
     }
 
-    fn settings(&self) -> &'static str {
+    fn settings(&self) -> &[Setting] {
         self.settings
     }
 

@@ -9,10 +9,10 @@ use super::routes::{RouteSettings, Routes};
 use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables};
 use crate::bootstrap::Bootstrap;
-use crate::connect::ConnectError;
 use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
+use crate::connect::{ConnectError, Setting};
 use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::{ConnKind, ConnTables, Need, NetParts};
 use crate::net::{Locality, NetConfig};
@@ -34,8 +34,8 @@ pub struct DeviceWanted<'a> {
     pub device: Result<&'a dyn Gpu, ConnectError>,
     /// This process.
     pub info: &'a PeerInfo,
-    /// The variables whose digest `info.settings` is.
-    pub settings: &'static str,
+    /// Those in the digest `info.settings`.
+    pub settings: &'a [Setting],
     /// Memory, networks.
     pub routes: RouteSettings,
     /// How GPUs share memory.
@@ -139,7 +139,7 @@ impl Steps for DeviceWanted<'_> {
         self.info
     }
 
-    fn settings(&self) -> &'static str {
+    fn settings(&self) -> &[Setting] {
         self.settings
     }
 

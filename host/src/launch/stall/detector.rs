@@ -123,6 +123,10 @@ impl Detector {
             ) => {
                 self.ask(now, own, (1, Why::Stuck), acts);
             }
+            // It did nothing when we asked, and goes on: the answers so far hold. To wait for the reason that is gone would be to say no more.
+            (Phase::Asking { since, rounds, why: Why::Stuck }, Some(Why::Lasts)) => {
+                self.phase = Phase::Asking { since, rounds, why: Why::Lasts };
+            }
             (reported @ Phase::Reported { stall, .. }, Some(Why::Stuck)) if stall.is_lasting() => {
                 self.lasting = Some(reported);
                 self.ask(now, own, (1, Why::Stuck), acts);

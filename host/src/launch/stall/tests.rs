@@ -304,6 +304,25 @@ fn long_operations_without_a_slow_rank_say_nothing_aloud() {
     assert!(job.notices < 20 * 20, "{}", job.notices);
 }
 
+/// One long wait of one of two ranks, not as long as the warn time, and neither named the slow one any more: this one went on asking why it
+/// was stuck, and took the other's question for an answer.
+#[test]
+fn a_slow_rank_of_two_is_named_after_a_wait_that_almost_lasted_too_long() {
+    for begins_ms in (0..8000).step_by(250) {
+        let mut job = Job::new(2);
+        for (rank, peer, percent) in [(0, 1, 95), (1, 0, 8)] {
+            job.lasts(rank, 7, peer, percent);
+        }
+        job.pass(begins_ms * MS);
+        (job.ranks[0].waits_since, job.ranks[0].standing.waits_for) = (Some(job.now), Some(Rank(1)));
+        job.pass(8 * WARN / 10);
+        (job.ranks[0].waits_since, job.ranks[0].standing.waits_for) = (None, None);
+        job.pass(2 * WARN);
+        let named: Vec<_> = job.reports.iter().map(|(_, stall)| (stall.class, stall.rank)).collect();
+        assert_eq!(named, [(StallClass::Slow, Rank(1))], "the wait began after {begins_ms} ms");
+    }
+}
+
 /// Whether or not the slow rank has been reported by then.
 #[test]
 fn a_slow_operation_that_stops_altogether_is_reported_as_that() {

@@ -227,6 +227,17 @@ impl Forced {
         Ok(Forced { protocols: read(text, ListError::Protocol, PROTOCOL_BITS, bit)?, ..self })
     }
 
+    /// `NCCL_ALGO` as it was understood, the same text for the same lists.
+    pub fn algorithms_text(&self) -> String {
+        text_of(&self.algorithms, &SPECS.map(|spec| spec.name()))
+    }
+
+    /// The same of `NCCL_PROTO`.
+    pub fn protocols_text(&self) -> String {
+        let names: Vec<&str> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
+        text_of(&self.protocols, &names)
+    }
+
     /// Whether a function's list lets it use this algorithm.
     pub fn allows_algorithm(&self, func: Func, algorithm: Algorithm) -> bool {
         list_of(&self.algorithms, func).allows(index_of(algorithm))
@@ -315,6 +326,22 @@ impl Forced {
         }
         Ok(())
     }
+}
+
+/// Lists as a user would write them: the one for all functions first. `names` by bit.
+fn text_of(lists: &Lists, names: &[&str]) -> String {
+    let one = |list: &List| {
+        let excludes = matches!(list.given, Given::AllBut | Given::ThisBut);
+        let is_said = |bit: &usize| (list.allowed >> bit & 1 == 1) != excludes;
+        let said: Vec<&str> = (0..names.len()).filter(is_said).map(|bit| names[bit]).collect();
+        format!("{}{}", if excludes { "^" } else { "" }, said.join(","))
+    };
+    let for_all = lists.iter().find(|list| matches!(list.given, Given::All | Given::AllBut)).map(one);
+    let is_own = |list: &List| matches!(list.given, Given::This | Given::ThisBut);
+    let own = FUNCS.iter().zip(lists).filter(|(_, list)| is_own(list));
+    let parts: Vec<String> =
+        for_all.into_iter().chain(own.map(|((_, func), list)| format!("{func}:{}", one(list)))).collect();
+    if parts.is_empty() { "unset".to_owned() } else { parts.join(";") }
 }
 
 fn list_of(lists: &Lists, func: Func) -> &List {

@@ -187,7 +187,7 @@ impl World {
         let wanted = DeviceWanted {
             device: Ok(&*gpu),
             info: &info,
-            settings: "",
+            settings: &[],
             routes: RouteSettings { memory: true, network: true },
             p2p: &P2pSettings::default(),
             net: &net,
