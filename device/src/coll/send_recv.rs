@@ -110,6 +110,55 @@ unsafe fn advance<B: Lines>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> 
     }
 }
 
+/// A message to one rank and one from one, which may be the same.
+#[cfg(feature = "cpu")]
+#[derive(Clone, Copy, Debug)]
+pub struct BriefExchange {
+    /// The connection to the one.
+    pub send: u16,
+    /// What it is to have.
+    pub src: *const u8,
+    /// The tag and the length of that.
+    pub sent: SlotHeader,
+    /// The connection from the other.
+    pub recv: u16,
+    /// Where what comes from it belongs.
+    pub dst: *mut u8,
+    /// The tag and the length of that.
+    pub received: SlotHeader,
+}
+
+/// Transfers both messages, if both are brief and go through one slot of Simple, and one can be sent at once. Otherwise nothing is done.
+/// Returns whether it did. The peers cannot tell.
+///
+/// # Safety
+/// 1. `src` is readable and `dst` writable for the lengths in the headers, and they do not overlap.
+/// 2. The indices name connections of `conns`, on which no other message is under way; the block is one thread.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+pub unsafe fn exchange_brief<B: Block>(
+    block: &B,
+    conns: Conns<'_>,
+    work: &BriefExchange,
+) -> Result<bool, Stop> {
+    let (to, from) = (&conns.send[work.send as usize], &conns.recv[work.recv as usize]);
+    let (sent, received) = (work.sent.len_bytes as usize, work.received.len_bytes as usize);
+    let is_brief = |len, slot_bytes| brief::is_brief(len) && len <= slot_bytes as usize;
+    if !is_brief(sent, to.layout().simple_slot_bytes)
+        || !is_brief(received, from.layout().simple_slot_bytes)
+        || to.offers(sent)
+        || from.reads(received).is_some()
+        || !to.poll_credit(true)
+    {
+        return Ok(false);
+    }
+    // SAFETY: obligations 1 and 2; there is a credit.
+    unsafe { brief::fill(to, work.sent, work.src) };
+    // SAFETY: obligations 1 and 2.
+    unsafe { brief::recv(block, from, work.received, work.dst)? };
+    Ok(true)
+}
+
 /// Whether a message is brief and goes through one slot, of a connection of processors.
 #[cfg(feature = "cpu")]
 #[inline(always)]

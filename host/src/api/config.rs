@@ -110,8 +110,9 @@ pub struct Config {
     pub slot_stores: SlotStores,
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
     pub cma: Cma,
-    /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks.
-    pub cma_min_bytes: usize,
+    /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host
+    /// share processors.
+    pub cma_min_bytes: Option<usize>,
     /// Algorithms that are not the library's; see [`super::Builder::register`].
     pub custom: Vec<CustomAlgorithm>,
 }
@@ -140,6 +141,10 @@ const RAS_ADDRESS: &str = "localhost:28028";
 
 /// Default of `OXCCL_CMA_MIN_BYTES`: where one copy by the kernel begins to win over two through slots (docs/measurements/2026-11-23-cma.md).
 const CMA_MIN_BYTES: usize = 8 << 10;
+
+/// The same where ranks share processors: a message that is read has one hand-over more, to its sender, who waits until it is read
+/// (docs/measurements/2026-11-25-cpu-four-ranks.md).
+const CMA_MIN_BYTES_CROWDED: usize = 32 << 10;
 
 /// Default Simple buffer of a ring or tree connection.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -180,7 +185,7 @@ impl Default for Config {
             dependent_launch: true,
             slot_stores: SlotStores::default(),
             cma: Cma::default(),
-            cma_min_bytes: CMA_MIN_BYTES,
+            cma_min_bytes: None,
             custom: Vec::new(),
         }
     }
@@ -285,7 +290,7 @@ impl Config {
         env.set("OXCCL_PDL", parse::FLAG, &mut config.dependent_launch, parse::flag)?;
         env.set("OXCCL_SLOT_STORES", parse::SLOT_STORES, &mut config.slot_stores, SlotStores::from_name)?;
         env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
-        let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0);
+        let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut config.channels.threads, parse::threads)?;
         config.topology = topology::read(&env)?;
@@ -384,6 +389,12 @@ impl Config {
             ll128_slot_bytes: (16 << 10) >> shrink,
             simple_slot_bytes: (simple as u32).max(1 << 10) / 128 * 128,
         }
+    }
+
+    /// From how many bytes on messages of CPU ranks are read from their sender's memory, where the ranks of the host share processors or do
+    /// not.
+    pub(crate) fn cma_from_bytes(&self, is_crowded: bool) -> usize {
+        self.cma_min_bytes.unwrap_or(if is_crowded { CMA_MIN_BYTES_CROWDED } else { CMA_MIN_BYTES })
     }
 
     /// Checks the settings for a communicator of so many ranks, whatever their source.
@@ -590,6 +601,13 @@ mod tests {
             assert_eq!((error.variable, error.value.as_str()), (variable, value));
             assert!(error.to_string().contains(variable));
         }
+    }
+
+    #[test]
+    fn ranks_that_share_processors_read_longer_messages_only() {
+        let from = |config: &Config| [false, true].map(|is_crowded| config.cma_from_bytes(is_crowded));
+        assert_eq!(from(&Config::default()), [8 << 10, 32 << 10]);
+        assert_eq!(from(&config(&[("OXCCL_CMA_MIN_BYTES", "100")]).unwrap()), [100, 100]);
     }
 
     #[test]

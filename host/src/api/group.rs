@@ -39,18 +39,21 @@ const MEMBERS_MAX: usize = 128;
 /// of its size has run.
 #[derive(Default)]
 struct Scratch {
-    queued: Vec<Queued>,
-    raw: Vec<RawCall>,
-    queues: Vec<RawQueue>,
+    /// In the order in which they were added.
+    added: Calls,
+    /// Of several communicators: each one's together.
+    sorted: Calls,
+    /// By place in `sorted`: the place in `added`.
+    order: Vec<usize>,
 }
 
-struct Queued {
-    /// A `Comm<M>`, borrowed for `'env`, which the group does not outlive.
-    communicator: *const (),
-    /// Position among the group's calls.
-    index: usize,
-    queue: RawQueue,
-    call: RawCall,
+/// Calls, by place.
+#[derive(Default)]
+struct Calls {
+    /// Each a `Comm<M>`, borrowed for `'env`, which the group does not outlive.
+    communicators: Vec<*const ()>,
+    raw: Vec<RawCall>,
+    queues: Vec<RawQueue>,
 }
 
 /// A communicator with its calls.
@@ -105,39 +108,42 @@ impl<'env, M: Init> Group<'env, M> {
         let mut group = Group { scratch: SCRATCH.take().unwrap_or_default(), env: PhantomData };
         let result = add(&mut group).and_then(|()| group.run());
         let mut scratch = group.scratch;
-        scratch.queued.clear();
-        scratch.raw.clear();
-        scratch.queues.clear();
+        scratch.added.clear();
         SCRATCH.set(Some(scratch));
         result
     }
 
     /// Adds a call whose arguments have been checked, for whose buffers and queue the caller answers until the group has run.
     pub(super) fn add(&mut self, communicator: &'env Comm<M>, call: RawCall, queue: RawQueue) {
-        let (communicator, index) = (std::ptr::from_ref(communicator).cast(), self.scratch.queued.len());
-        self.scratch.queued.push(Queued { communicator, index, queue, call });
+        let Calls { communicators, raw, queues } = &mut self.scratch.added;
+        communicators.push(std::ptr::from_ref(communicator).cast());
+        raw.push(call);
+        queues.push(queue);
     }
 
     fn run(&mut self) -> Result<(), Error> {
-        let Scratch { queued, raw, queues } = &mut self.scratch;
-        queued.sort_unstable_by_key(|q| (q.communicator as usize, q.index));
-        raw.extend(queued.iter().map(|q| q.call));
-        queues.extend(queued.iter().map(|q| q.queue));
-        let Some(first) = queued.first() else { return Ok(()) };
-        if queued.iter().all(|q| std::ptr::eq(q.communicator, first.communicator)) {
+        let Calls { communicators, raw, queues } = &self.scratch.added;
+        let Some(first) = communicators.first() else { return Ok(()) };
+        if communicators.iter().all(|communicator| communicator == first) {
             // SAFETY: `add` borrowed it for `'env`, and we are still within; all of a group are of one type.
-            let communicator: &Comm<M> = unsafe { &*first.communicator.cast() };
+            let communicator: &Comm<M> = unsafe { &*first.cast() };
             // SAFETY: the callers that added the calls answered for their buffers and queues until now.
             return unsafe { communicator.run(raw, queues) };
         }
+        self.run_several()
+    }
+
+    /// As [`Self::run`], for calls of several communicators.
+    fn run_several(&mut self) -> Result<(), Error> {
+        let Calls { communicators, raw, queues } = self.scratch.sort();
         let mut members = heapless::Vec::<Member<'_, M>, MEMBERS_MAX>::new();
         let (mut calls, mut to) = (raw.as_slice(), queues.as_slice());
-        if in_flight::any() && queued.iter().any(has_in_flight::<M>) {
-            return run_behind::<M>(queued, raw);
+        if in_flight::any() && communicators.iter().any(|communicator| has_in_flight::<M>(*communicator)) {
+            return run_behind::<M>(communicators, raw);
         }
-        for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
+        for same in communicators.chunk_by(|a, b| a == b) {
             // SAFETY: `add` borrowed it for `'env`, and we are still within; all of a group are of one type.
-            let communicator: &Comm<M> = unsafe { &*same[0].communicator.cast() };
+            let communicator: &Comm<M> = unsafe { &*same[0].cast() };
             let (its_calls, its_queues);
             (its_calls, calls) = calls.split_at(same.len());
             (its_queues, to) = to.split_at(same.len());
@@ -150,21 +156,44 @@ impl<'env, M: Init> Group<'env, M> {
     }
 }
 
+impl Calls {
+    fn clear(&mut self) {
+        self.communicators.clear();
+        self.raw.clear();
+        self.queues.clear();
+    }
+}
+
+impl Scratch {
+    /// The calls by communicator, each one's in the order in which they were added.
+    fn sort(&mut self) -> &Calls {
+        let Scratch { added, sorted, order } = self;
+        order.clear();
+        order.extend(0..added.raw.len());
+        order.sort_unstable_by_key(|at| (added.communicators[*at].addr(), *at));
+        sorted.clear();
+        sorted.communicators.extend(order.iter().map(|at| added.communicators[*at]));
+        sorted.raw.extend(order.iter().map(|at| added.raw[*at]));
+        sorted.queues.extend(order.iter().map(|at| added.queues[*at]));
+        sorted
+    }
+}
+
 /// Whether operations of the communicator are in flight on this thread.
-fn has_in_flight<M: Init>(queued: &Queued) -> bool {
-    // SAFETY: as in `Group::run`.
-    let communicator: &Comm<M> = unsafe { &*queued.communicator.cast() };
+fn has_in_flight<M: Init>(communicator: *const ()) -> bool {
+    // SAFETY: as in `Group::run_several`.
+    let communicator: &Comm<M> = unsafe { &*communicator.cast() };
     matches!(communicator.cell().enter(), Err(Occupied::InFlight))
 }
 
 /// As [`run_together`], where operations of one of the communicators are in flight: the group comes behind those.
 #[cold]
-fn run_behind<M: Init>(queued: &[Queued], mut calls: &[RawCall]) -> Result<(), Error> {
+fn run_behind<M: Init>(sorted: &[*const ()], mut calls: &[RawCall]) -> Result<(), Error> {
     let mut communicators = heapless::Vec::<&Comm<M>, MEMBERS_MAX>::new();
     let mut jobs = heapless::Vec::<Behind<'_, M>, MEMBERS_MAX>::new();
-    for same in queued.chunk_by(|a, b| std::ptr::eq(a.communicator, b.communicator)) {
-        // SAFETY: as in `Group::run`.
-        let communicator: &Comm<M> = unsafe { &*same[0].communicator.cast() };
+    for same in sorted.chunk_by(|a, b| a == b) {
+        // SAFETY: as in `Group::run_several`.
+        let communicator: &Comm<M> = unsafe { &*same[0].cast() };
         let its_calls;
         (its_calls, calls) = calls.split_at(same.len());
         let job = Behind { cell: communicator.cell(), calls: its_calls, result: Ok(()) };

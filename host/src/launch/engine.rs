@@ -216,6 +216,15 @@ impl<'a, M: Machine> Run<'a, M> {
     /// # Safety
     /// 1. As [`Engine::run`].
     unsafe fn messages(&mut self, calls: &[RawCall]) -> Result<(), RunError> {
+        let rank = self.machine.rank();
+        let is_to_others = |raw: &RawCall| raw.call.func.is_message() && raw.call.root != rank;
+        if let [first, second] = calls
+            && is_to_others(first)
+            && is_to_others(second)
+        {
+            // SAFETY: obligation 1.
+            return unsafe { self.two_messages([first, second]) };
+        }
         self.messages.clear();
         let first = self.machine.health().recorder().next();
         let mut events = Vec::new();
@@ -227,7 +236,6 @@ impl<'a, M: Machine> Run<'a, M> {
         }
         // SAFETY: obligation 1.
         unsafe { self.copy_to_self()? };
-        let rank = self.machine.rank();
         self.messages.retain(|(message, _)| message.peer != rank);
         // SAFETY: obligation 1.
         unsafe { self.machine.messages(self.messages, self.queue)? };
@@ -237,17 +245,40 @@ impl<'a, M: Machine> Run<'a, M> {
         Ok(())
     }
 
+    /// Two messages to or from other ranks, as most groups of messages are: nothing is listed.
+    ///
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    #[inline]
+    unsafe fn two_messages(&mut self, calls: [&RawCall; 2]) -> Result<(), RunError> {
+        let first = self.machine.health().recorder().next();
+        let messages = calls.map(|raw| (Message::of(raw), self.begin_message(raw)));
+        let _events = self.events.map(|_| calls.map(|raw| self.report(raw, &CallPlan::Messages)));
+        // SAFETY: obligation 1.
+        unsafe { self.machine.messages(&messages, self.queue)? };
+        if M::RETURNS_DONE {
+            self.machine.health().recorder().end(first);
+        }
+        Ok(())
+    }
+
+    /// Begins a send or a receive. Returns its tag.
+    #[inline]
+    fn begin_message(&mut self, raw: &RawCall) -> u32 {
+        let record = self.history.outside(&raw.call);
+        self.machine.health().recorder().begin(&record);
+        self.machine.begins(&record);
+        messages::tag(&raw.call)
+    }
+
     /// Splits a call into messages.
     fn add_messages(&mut self, raw: &RawCall) {
-        let tag = if raw.call.func.is_message() {
-            let record = self.history.outside(&raw.call);
-            self.machine.health().recorder().begin(&record);
-            self.machine.begins(&record);
-            messages::tag(&raw.call)
-        } else {
-            let _ = self.begin(&raw.call);
-            self.history.tag()
-        };
+        if raw.call.func.is_message() {
+            let tag = self.begin_message(raw);
+            return self.messages.push((Message::of(raw), tag));
+        }
+        let _ = self.begin(&raw.call);
+        let tag = self.history.tag();
         let (me, n) = (self.machine.rank(), self.machine.nranks());
         messages::split(raw, me, n, |message| self.messages.push((message, tag)));
     }

@@ -18,6 +18,16 @@ pub struct Message {
     pub len_bytes: usize,
 }
 
+impl Message {
+    /// The only message of a send or a receive.
+    #[inline]
+    pub(crate) fn of(raw: &RawCall) -> Message {
+        let is_send = raw.call.func == Func::Send;
+        let buffer = if is_send { raw.send.cast_mut() } else { raw.recv };
+        Message { is_send, peer: raw.call.root, buffer, len_bytes: raw.call.bytes() as usize }
+    }
+}
+
 /// The tag of a send's or receive's slots. Both ends compute the same: that of a send of so many bytes.
 pub(crate) fn tag(call: &Call) -> u32 {
     let call =

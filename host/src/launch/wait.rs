@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Polls between two visits of [`WaitContext::wait`] when every rank of the host has a processor.
 const SPINS_ALONE: u32 = 256;
 /// The same when ranks share processors: the peer may need ours to do what we wait for.
-const SPINS_CROWDED: u32 = 32;
+const SPINS_CROWDED: u32 = 8;
 /// Visits without yielding the processor, when every rank has one: about 25 us. A peer that has not answered by then may well be
 /// waiting for the processor that we spin on, whatever else runs on this host.
 const VISITS_BEFORE_YIELD: u32 = 4;

@@ -158,6 +158,14 @@ impl Facts {
         Facts { read_from_bytes, ..self }
     }
 
+    /// The same for ranks of one host that are more than the processors they may use. Two have one peer each way they take.
+    pub fn sharing_processors(self, they_do: bool) -> Facts {
+        let meet_in_memory = self.machine.architecture == Architecture::Cpu && self.nhosts == 1;
+        let changes = they_do && meet_in_memory && self.nranks > 2;
+        let tuning = if changes { self.tuning.sharing_processors(self.nranks) } else { self.tuning };
+        Facts { tuning, ..self }
+    }
+
     /// The same with what was measured here. Trees are connected if it takes any.
     pub fn with_table(mut self, table: Option<TuneTable>) -> Facts {
         self.table = table;

@@ -5,6 +5,7 @@ use super::tuning::Architecture;
 use core::ops::{Range, RangeInclusive};
 use oxccl_shared::abi::{ConnLayout, Func, Protocol};
 use oxccl_shared::algo::kernels::{COMMON_THREADS_MAX, THREADS_MAX};
+use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
 /// Thresholds and sizes for ranks on processors of a kind. Bytes of a call are its `count` times the element size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -329,6 +330,21 @@ impl Tuning {
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
             blocks,
+            ..self
+        }
+    }
+
+    /// The same for so many ranks on CPUs, more than their processors: one that waits hands its processor over, 0.7 us and what the caches
+    /// lose. So the fewest waits that depend on each other win, where a ring has as many as there are ranks. Measured with 3, 4 and 8
+    /// ranks on two processors.
+    pub fn sharing_processors(self, nranks: u32) -> Tuning {
+        // Longer messages are spread over their slots, and no longer in the caches that ranks share.
+        let message_max_bytes = SPREAD_MIN_BYTES as u64 - 1;
+        Tuning {
+            source: Some("docs/measurements/2026-11-25-cpu-four-ranks.md"),
+            one_shot_max_bytes: message_max_bytes,
+            all_reduce_hops_max_bytes: HopLimit::Any(message_max_bytes * u64::from(nranks)),
+            two_shot_min_bytes: (24 << 10) / u64::from(nranks - 1),
             ..self
         }
     }

@@ -25,6 +25,7 @@ pub const SPEC: Spec = Spec {
     ],
     on_cpus: &[
         Offered::new(Func::AllReduce, Protocols::ALL),
+        Offered::new(Func::AllGather, Protocols::ALL),
         Offered::new(Func::ReduceScatter, Protocols::ALL),
         Offered::new(Func::Reduce, Protocols::ALL),
         Offered::new(Func::Barrier, Protocols::ALL),
@@ -34,7 +35,7 @@ pub const SPEC: Spec = Spec {
     // Of a broadcast or a reduce the root would be the only one with work, and all of it; an all-to-all is made of messages.
     proxied: Proxied::OneTrip {
         at_once: &[Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Barrier],
-        in_turn: &[Func::AllReduce, Func::ReduceScatter, Func::Reduce, Func::Barrier],
+        in_turn: &[Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Reduce, Func::Barrier],
     },
     order: ReductionOrder::Rank,
     at_once: Some(PeersAtOnce { protocols: Protocols::LINES, own_ranks: &[2, 4] }),

@@ -125,7 +125,7 @@ fn streamed_slots() {
 /// Every message is read from its sender's memory, and none is: as far as the kernel allows, which does here.
 #[test]
 fn messages_from_the_senders_memory() {
-    let by_length = |_, config: &mut Config| config.cma_min_bytes = 1;
+    let by_length = |_, config: &mut Config| config.cma_min_bytes = Some(1);
     over_with("messages_from_the_senders_memory: shm", TransportKind::Shm, 3, by_length);
     over_with("messages_from_the_senders_memory: process", TransportKind::InProcess, 4, by_length);
     over_with("messages through slots", TransportKind::Shm, 3, |_, config| config.cma = Cma::Off);

@@ -39,6 +39,56 @@ fn everybody_sends_right_and_receives_from_the_left() {
     }
 }
 
+/// One message each way is a group of its own kind, if both are brief: of any two lengths, on both sides of what is brief, in both orders.
+#[test]
+fn a_message_each_way_of_any_two_lengths_in_any_order() {
+    let _deadline = Deadline::start("a_message_each_way_of_any_two_lengths_in_any_order", LIMIT);
+    const LENS: [usize; 6] = [0, 1, 28, 2047, 2048, 40_000];
+    for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp] {
+        let settings = Settings { transport: Some(transport), ..Settings::default() };
+        World::new(2, settings).each(|rank| {
+            let (me, peer) = (rank.rank(), 1 - rank.rank());
+            for (k, (a, b)) in LENS.iter().flat_map(|a| LENS.map(|b| (*a, b))).enumerate() {
+                let (mine, theirs) = if me == 0 { (a, b) } else { (b, a) };
+                let (out, mut back) = (message(me, peer, k, mine), vec![0; theirs]);
+                oxccl::group(|group| {
+                    if k % 2 == me as usize {
+                        group.send(rank, &out, peer)?;
+                        return group.recv(rank, &mut back, peer);
+                    }
+                    group.recv(rank, &mut back, peer)?;
+                    group.send(rank, &out, peer)
+                })
+                .unwrap();
+                assert_eq!(back, message(peer, me, k, theirs), "{transport:?}: {mine} out, {theirs} back");
+            }
+        });
+    }
+}
+
+/// Both have filled the other's slots, and neither gets one free before it receives: a group that sent first would wait for ever.
+#[test]
+fn a_message_each_way_where_no_slot_is_free() {
+    let _deadline = Deadline::start("a_message_each_way_where_no_slot_is_free", LIMIT);
+    const SLOTS: usize = 8;
+    const LEN: usize = 100;
+    World::new(2, Settings::default()).each(|rank| {
+        let (me, peer) = (rank.rank(), 1 - rank.rank());
+        (0..SLOTS).for_each(|k| rank.send(&message(me, peer, k, LEN), peer).unwrap());
+        let (last, mut back) = (message(me, peer, SLOTS, LEN), vec![0; LEN]);
+        oxccl::group(|group| {
+            group.send(rank, &last, peer)?;
+            group.recv(rank, &mut back, peer)
+        })
+        .unwrap();
+        assert_eq!(back, message(peer, me, 0, LEN));
+        for k in 1..=SLOTS {
+            rank.recv(&mut back, peer).unwrap();
+            assert_eq!(back, message(peer, me, k, LEN), "message {k}");
+        }
+    });
+}
+
 /// All ranks to all, several messages for each pair, added in an order of each rank's own: only messages of one pair and
 /// direction keep theirs.
 #[test]

@@ -24,7 +24,7 @@ impl Config {
         all.extend([
             Setting { name: "NCCL_BUFFSIZE", value: self.buffer_bytes.to_string() },
             optional("NCCL_BUFFSIZE of GPUs", self.device_buffer_bytes),
-            Setting { name: "OXCCL_CMA_MIN_BYTES", value: self.cma_min_bytes.to_string() },
+            optional("OXCCL_CMA_MIN_BYTES", self.cma_min_bytes),
             optional("NCCL_MIN_NCHANNELS", min),
             optional("NCCL_MAX_NCHANNELS", max),
             optional("NCCL_NTHREADS", threads),

@@ -71,7 +71,8 @@ impl Init for Cpu {
             net_timeout: config.bootstrap.timeout,
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
-            read_from_bytes: (config.cma != Cma::Off).then_some(config.cma_min_bytes),
+            read_from_bytes: (config.cma != Cma::Off)
+                .then(|| [false, true].map(|is| config.cma_from_bytes(is))),
             by_need: config.runtime_connect,
         };
         config.cma.permit();
@@ -137,9 +138,12 @@ fn machine(
     joined: &Joined<'_>,
 ) -> Cpu {
     let Joined { rank, config, health, .. } = *joined;
-    let facts = facts_of(&connected, config).reading_from(reads.then_some(config.cma_min_bytes as u64));
     let here = connected.peers[rank.index()];
     let crowded = processors_each(&connected.peers, here.host) == 0;
+    // Of several hosts some may be crowded, but plans are the same on all ranks: they ask for one host.
+    let facts = facts_of(&connected, config)
+        .reading_from(reads.then(|| config.cma_from_bytes(crowded) as u64))
+        .sharing_processors(crowded);
     let notify = Box::new(joined.teller());
     let ends = connected.channels.iter().chain([&connected.mesh]).flat_map(|channel| &channel.send);
     ends.for_each(|conn| conn.set_stores(config.slot_stores));

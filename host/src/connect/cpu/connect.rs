@@ -40,8 +40,9 @@ pub struct CpuWanted<'a> {
     pub ring_layout: ConnLayout,
     /// Slots of mesh connections.
     pub mesh_layout: ConnLayout,
-    /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none.
-    pub read_from_bytes: Option<usize>,
+    /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none. The
+    /// second where they share processors too.
+    pub read_from_bytes: Option<[usize; 2]>,
     /// Whether connections over a network are made when operations need them, but for rings.
     pub by_need: bool,
 }

@@ -16,7 +16,7 @@ use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
 use crate::transport::{
     Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
-    TransportKind, Wires, transport_of,
+    TransportKind, Wires, processors_each, transport_of,
 };
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
@@ -147,11 +147,17 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
+    /// From which length on messages within the host are read from the sender's memory.
+    fn read_from_bytes(&self) -> Option<usize> {
+        let host = self.peers[self.wanted.rank.index()].host;
+        let is_crowded = processors_each(&self.peers, host) == 0;
+        self.wanted.read_from_bytes.map(|[apart, crowded]| if is_crowded { crowded } else { apart })
+    }
+
     /// Has long messages of a connection read from the sender's memory, if its process lets us.
     fn read_messages(&self, key: ConnKey, conn: &mut RecvConn) {
         let from = conn.peer().index();
-        let (ConnKey::Mesh, Some(from_bytes), Some(probe)) =
-            (key, self.wanted.read_from_bytes, self.probes[from])
+        let (ConnKey::Mesh, Some(from_bytes), Some(probe)) = (key, self.read_from_bytes(), self.probes[from])
         else {
             return;
         };
@@ -178,7 +184,7 @@ impl<'a> Wiring<'a> {
                 // checked, and this rank is the entry's only producer.
                 let mut conn = unsafe { SendConn::new(peer, base, entry.layout) };
                 conn.spread();
-                if let (ConnKey::Mesh, Some(from_bytes)) = (entry.key, self.wanted.read_from_bytes) {
+                if let (ConnKey::Mesh, Some(from_bytes)) = (entry.key, self.read_from_bytes()) {
                     conn.offer_from(from_bytes);
                 }
                 self.channel(entry.key).send.push(conn);

@@ -11,6 +11,7 @@ mod fiber;
 mod queue;
 mod far;
 mod pair;
+mod exchange;
 mod reading;
 mod joined;
 mod in_flight;
@@ -180,7 +181,11 @@ impl Machine for Cpu {
 
     unsafe fn messages(&mut self, messages: &[(Message, u32)], _queue: RawQueue) -> Result<(), RunError> {
         // SAFETY: (1) obligation 1.
-        let ran = unsafe { self.run_messages(messages) };
+        let ran = match unsafe { self.exchange(messages) } {
+            // SAFETY: (1) obligation 1: nothing has been done.
+            Ok(false) => unsafe { self.run_messages(messages) },
+            ran => ran.map(drop),
+        };
         ran.map_err(|Stop| self.stopped())
     }
 

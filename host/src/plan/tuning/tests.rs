@@ -303,6 +303,36 @@ fn what_was_measured_on_cpus_stays_chosen() {
 }
 
 #[test]
+fn ranks_that_share_processors_take_few_dependent_waits() {
+    let facts = |nranks, architecture, they_do| {
+        cpu(nranks, architecture, Forced::default(), None).sharing_processors(they_do)
+    };
+    let chosen = |nranks, func, count| {
+        facts(nranks, Architecture::Cpu, true).choose(&call(func, count)).candidate.to_string()
+    };
+    let block = 8 << 10;
+    for func in [Func::AllGather, Func::ReduceScatter] {
+        assert_eq!(chosen(4, func, block - 1), "oneshot simple", "{func}");
+        assert_eq!(chosen(4, func, block), "ring simple", "{func}");
+    }
+    assert_eq!(chosen(4, Func::AllReduce, block - 1), "oneshot simple");
+    assert_eq!(chosen(4, Func::AllReduce, block), "twoshot simple");
+    assert_eq!(chosen(8, Func::AllReduce, 4 << 10), "twoshot simple");
+    for nranks in [3, 4, 8] {
+        let longest = (block - 1) * u64::from(nranks);
+        assert_eq!(chosen(nranks, Func::AllReduce, longest), "twoshot simple", "{nranks} ranks");
+        assert_eq!(chosen(nranks, Func::AllReduce, longest + 1), "ring simple", "{nranks} ranks");
+    }
+    // Nothing changes where each has its own, between two, and over streams.
+    for (nranks, architecture, they_do) in
+        [(4, Architecture::Cpu, false), (2, Architecture::Cpu, true), (4, Architecture::CpuStreams, true)]
+    {
+        let before = cpu(nranks, architecture, Forced::default(), None);
+        assert_eq!(facts(nranks, architecture, they_do).tuning, before.tuning, "{nranks} {architecture:?}");
+    }
+}
+
+#[test]
 fn what_was_measured_on_h200_stays_chosen() {
     let facts = Facts::of_gpus(8, (90, 132), Forced::default(), ChannelLimits::default(), None);
     let chosen = |func, count| {
