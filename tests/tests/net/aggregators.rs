@@ -307,7 +307,7 @@ fn malformed_frames_end_their_own_job() {
     let mut bystanders = heads(&net, 2);
     let mut older = Join { job: [0; 16], head: Head { index: 0, count: 1 } }.to_bytes();
     older[4] = 1;
-    let older = (older, "version 1 of the aggregator's protocol; this is version 2");
+    let older = (older, "version 1 of the aggregator's protocol; this is version 3");
     for (bytes, said) in [([0x55; 32], "no message of an aggregator"), older] {
         let mut stream = raw(running.addr);
         stream.write_all(&bytes).unwrap();
