@@ -1,6 +1,7 @@
 #!/bin/bash
 # Four hosts (network namespaces on one bridge) whose interfaces carry RATE each way; aggregators on hosts of their own.
 # usage: limited.sh OXCCL-TOOL ROUNDS [SIZES]     needs root, iproute2, the tbf queue discipline
+# ROUNDS=10 ITERS=1: each operation by itself, 10 times.
 # BEFORE=another version's tool: its servers and ranks too, in the same turns. ONLY="ring wide": these alone.
 set -u
 tool=$1 rounds=$2 sizes=${3:-64K,256K,1M,4M,16M,64M} rate=${RATE:-1gbit} before=${BEFORE:-} only=${ONLY:-ring wide four}
@@ -33,7 +34,7 @@ job() { # tool, label, variables...
   local tool=$1 label=$2; shift 2; port=$((port+1)); local pids=()
   for r in 0 1 2 3; do
     ip netns exec $name-$r unshare --uts sh -c "hostname host$r; exec \"\$@\"" sh env "$@" OXCCL_COMM_ID=10.78.0.1:$port RANK=$r WORLD_SIZE=4 NCCL_SOCKET_IFNAME=eth0 \
-      $tool perf all-reduce --sizes $sizes --place out --iters ${ITERS:-6} -w 2 --json $out/$label.$r.json >$out/$label.$r.log 2>&1 & pids+=($!)
+      $tool perf all-reduce --sizes $sizes --place out ${ROUNDS:+--rounds $ROUNDS} --iters ${ITERS:-6} -w 2 --json $out/$label.$r.json >$out/$label.$r.log 2>&1 & pids+=($!)
   done
   for p in ${pids[@]}; do wait $p || echo "$label: a rank failed"; done
 }

@@ -12,11 +12,11 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of a [`Header`] with one.
 pub const HEADER_MAX_BYTES: usize = 32;
 /// Most bytes of a fragment: a multiple of every element.
-pub const FRAGMENT_MAX: usize = 64 << 10;
+pub const FRAGMENT_MAX: usize = 128 << 10;
 /// Fragments, but for an operation's last, are multiples of this, and so of every element.
 pub const FRAGMENT_MIN: usize = 4 << 10;
 /// Most fragments of a head in flight, on each server.
-pub const WINDOW: u64 = 32;
+pub const WINDOW: u64 = 16;
 /// Most bytes of a text that says why a job is over.
 pub const TEXT_MAX: usize = 512;
 /// Bytes of a [`Join`].

@@ -288,3 +288,58 @@ impl Link {
         Ok(Some(len_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sum(len_bytes: usize) -> Task {
+        Task::Reduce(Reduction { count: len_bytes, dtype: DataType::U8, op: RedOp::Sum })
+    }
+
+    proptest! {
+        /// One server used to get all of a short operation, and its link carried it once for each head.
+        #[test]
+        fn every_server_has_its_share_of_an_operation(len_bytes in 1usize..2_000_000, count in 1u64..17) {
+            let task = sum(len_bytes);
+            let mut shares = vec![0; count as usize];
+            let mut next = 0;
+            for index in 0..task.fragments(count) {
+                let place = Place { index: index % count, count };
+                let Cut { header, at } = task.fragment(place, &Cursor { op: 0, index, part: 0, seq: 0 });
+                let bytes = header.len_bytes as usize;
+                prop_assert!(at == next && (1..=FRAGMENT_MAX).contains(&bytes));
+                next += bytes;
+                prop_assert!(bytes % FRAGMENT_MIN == 0 || next == len_bytes);
+                shares[place.index as usize] += bytes;
+            }
+            prop_assert_eq!(next, len_bytes);
+            // Fragments are cut at whole pages: so much can a server have more than its share for each fragment.
+            let each = len_bytes.div_ceil(count as usize);
+            let rounds = task.fragments(count).div_ceil(count) as usize;
+            prop_assert!(shares.iter().all(|share| *share < each + (rounds + 1) * FRAGMENT_MIN), "{shares:?}");
+        }
+
+        /// Each link's cursor passes its own fragments of all operations, in order, and ends behind the last operation.
+        #[test]
+        fn links_share_all_fragments(lens in proptest::collection::vec(0usize..300_000, 0..20), count in 1u64..6) {
+            let op = |number: u64| {
+                let task = sum(lens[number as usize]);
+                Buffers { send: core::ptr::null(), recv: core::ptr::null_mut(), task }
+            };
+            let posted = lens.len() as u64;
+            let mut moved = vec![0; lens.len()];
+            for index in 0..count {
+                let place = Place { index, count };
+                let mut cursor = Cursor::new(place);
+                while let Some(Buffers { task, .. }) = cursor.operation(place, posted, &op) {
+                    moved[cursor.op as usize] += task.fragment(place, &cursor).header.len_bytes as usize;
+                    cursor.advance(place);
+                }
+                prop_assert_eq!(cursor.op, posted);
+            }
+            prop_assert_eq!(moved, lens);
+        }
+    }
+}

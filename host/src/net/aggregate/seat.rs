@@ -19,6 +19,9 @@ pub const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 const DISCARD_BYTES: usize = 16 << 10;
 /// A result is sent in parts of so many bytes or more, but for its end: fewer are not worth a system call at each end. At 1 Gbit/s they take 66 us.
 const PART_MIN_BYTES: usize = 8 << 10;
+/// A head gets a part no sooner after the last frame: the links of a long operation are busy anyway, and each frame costs processor time at both ends.
+/// Nobody waits for this time to pass: a part that does not go is followed by more of the same fragment.
+const PART_EVERY: Duration = Duration::from_micros(250);
 
 /// A head that has joined.
 #[derive(Debug)]
@@ -73,6 +76,8 @@ pub struct Seat {
     gone_bytes: usize,
     /// The frame that is going: its data, and its bytes so far, header included.
     frame: Option<(usize, usize)>,
+    /// When one had gone last.
+    framed_at: Option<Instant>,
     /// Whether its connection took less than there was.
     is_blocked: bool,
 }
@@ -140,6 +145,7 @@ impl Seat {
             going: 0,
             gone_bytes: 0,
             frame: None,
+            framed_at: None,
             is_blocked: false,
         }
     }
@@ -157,7 +163,8 @@ impl Seat {
     fn next_frame(&self, table: &Table, is_over: bool) -> Option<usize> {
         let result = table.result(self.head(), self.going)?;
         let fresh = result.ready.len() - self.gone_bytes;
-        let is_worth_it = result.is_whole() || fresh >= PART_MIN_BYTES && !is_over;
+        let is_due = || self.framed_at.is_none_or(|at| at.elapsed() >= PART_EVERY);
+        let is_worth_it = result.is_whole() || fresh >= PART_MIN_BYTES && !is_over && is_due();
         is_worth_it.then_some(fresh)
     }
 
@@ -243,6 +250,7 @@ impl Seat {
                 return Ok(());
             }
             self.frame = None;
+            self.framed_at = Some(Instant::now());
             self.gone_bytes += len_bytes;
             let is_done =
                 table.result(self.head(), self.going).is_some_and(|it| self.gone_bytes == it.len_bytes);
