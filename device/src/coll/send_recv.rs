@@ -148,7 +148,7 @@ pub unsafe fn exchange_brief<B: Block>(
         || !is_brief(received, from.layout().simple_slot_bytes)
         || to.offers(sent)
         || from.reads(received).is_some()
-        || !to.poll_credit(true)
+        || !to.poll_credit(Protocol::Simple, true)
     {
         return Ok(false);
     }

@@ -4,7 +4,7 @@ use crate::input::Input;
 use oxccl::net::aggregate::frame::{
     FRAGMENT_MAX, HEADER_BYTES, Header, JOIN_BYTES, Join, Kind, Span, WINDOW, header_bytes,
 };
-use oxccl::net::aggregate::table::Table;
+use oxccl::net::aggregate::table::{Outcome, Table};
 use oxccl::{DataType, RedOp};
 use std::collections::VecDeque;
 
@@ -73,12 +73,18 @@ fn receive(table: &mut Table, heads: &mut [Head], head: usize, input: &mut Input
     }
     assert!(header.kind.is_fragment() && header.is_inside(nheads as u32));
     let room = table.input(head as u32, seq);
-    assert_eq!(room.len(), header.input(head as u32).len());
-    let bytes = input.piece(room.len());
+    let len_bytes = room.len();
+    assert_eq!(len_bytes, header.input(head as u32).len());
+    let bytes = input.piece(len_bytes);
     room.fill(0);
     room[..bytes.len()].copy_from_slice(bytes);
     let sent = room.to_vec();
-    table.has_come(head as u32, seq);
+    // In two parts.
+    for come in [usize::from(input.u8()).min(len_bytes), len_bytes] {
+        table.has_come(head as u32, seq, come);
+        let begun = table.result(head as u32, seq);
+        assert!(begun.is_none_or(|result| result.len_bytes == header.output(head as u32).len()));
+    }
     let this = &mut heads[head];
     this.sent.push_back((header, sent));
     this.coming += 1;
@@ -89,7 +95,8 @@ fn receive(table: &mut Table, heads: &mut [Head], head: usize, input: &mut Input
 /// The next result for a head, if it is there.
 fn send(table: &mut Table, heads: &mut [Head], head: usize) {
     let seq = heads[head].going;
-    let Some(result) = table.result(head as u32, seq) else { return };
+    let Some(result) = table.result(head as u32, seq).filter(Outcome::is_whole) else { return };
+    let result = result.ready;
     assert!(heads.iter().all(|head| head.coming > seq), "a result without all inputs");
     let header = heads[head].sent.front().expect("what it has sent").0;
     let output = header.output(head as u32);

@@ -307,7 +307,7 @@ fn malformed_frames_end_their_own_job() {
     let mut bystanders = heads(&net, 2);
     let mut older = Join { job: [0; 16], head: Head { index: 0, count: 1 } }.to_bytes();
     older[4] = 1;
-    let older = (older, "version 1 of the aggregator's protocol; this is version 2");
+    let older = (older, "version 1 of the aggregator's protocol; this is version 3");
     for (bytes, said) in [([0x55; 32], "no message of an aggregator"), older] {
         let mut stream = raw(running.addr);
         stream.write_all(&bytes).unwrap();
@@ -360,6 +360,51 @@ fn malformed_frames_end_their_own_job() {
         post(end, &sum(1), &[0; 4]);
     }
     bystanders.iter_mut().for_each(|end| _ = result(end));
+}
+
+/// A server that kept a fragment until all of it had come made an operation take its way up and its way down one after the other.
+#[test]
+fn the_beginning_of_a_result_comes_while_heads_send_the_rest() {
+    let _deadline = Deadline::start("the_beginning_of_a_result_comes_while_heads_send_the_rest", LIMIT);
+    let running = server(|_| {});
+    let mut heads = [0, 1].map(|index| {
+        let mut stream = raw(running.addr);
+        let join = Join { job: [9; 16], head: Head { index, count: 2 } };
+        stream.write_all(&join.to_bytes()).unwrap();
+        stream
+    });
+    let kind = Kind::Reduce(DataType::U8, RedOp::Sum);
+    let fragment = Header { kind, len_bytes: FRAGMENT_MAX as u32, seq: 0 };
+    let half = vec![1; FRAGMENT_MAX / 2];
+    for stream in &mut heads {
+        stream.read_exact(&mut [0; HEADER_BYTES]).expect("a welcome");
+        stream.write_all(&fragment.to_bytes()[..HEADER_BYTES]).unwrap();
+        stream.write_all(&half).unwrap();
+    }
+    let mut results = [0, 0];
+    for (stream, result) in heads.iter_mut().zip(&mut results) {
+        *result += part(stream);
+        assert!((1..=half.len()).contains(result), "{result}");
+    }
+    heads.iter_mut().for_each(|stream| stream.write_all(&half).unwrap());
+    for (stream, result) in heads.iter_mut().zip(&mut results) {
+        while *result < FRAGMENT_MAX {
+            *result += part(stream);
+        }
+        assert_eq!(*result, FRAGMENT_MAX);
+    }
+}
+
+/// Reads a frame of the result of fragment 0, whose bytes are 2. Returns its length.
+fn part(stream: &mut TcpStream) -> usize {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).expect("a part of the result");
+    let header = Header::from_bytes(&header).expect("a header");
+    assert_eq!((header.kind, header.seq), (Kind::Result, 0));
+    let mut bytes = vec![0; header.len_bytes as usize];
+    stream.read_exact(&mut bytes).expect("its bytes");
+    assert!(bytes.iter().all(|byte| *byte == 2));
+    bytes.len()
 }
 
 /// A head that dies in the middle of a fragment.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of its handles.
 const MAGIC: [u8; 4] = *b"OxAg";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Most servers of a network.
 const SERVERS_MAX: usize = 16;
 /// A round trip over TCP through a server that is awake, in order of magnitude.

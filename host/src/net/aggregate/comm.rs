@@ -11,7 +11,7 @@ use oxccl_shared::abi::{DataType, RedOp};
 /// Most bytes of an operation.
 pub const OPERATION_MAX_BYTES: usize = 1 << 30;
 
-/// A head's end: a connection to each server. Operation k goes to server `k % n`.
+/// A head's end: a connection to each server.
 pub struct AggregatorComm {
     device: String,
     head: Head,
@@ -39,6 +39,8 @@ impl AggregatorComm {
     /// A head's, over these connections, in the order of the servers. `device` names the device and the head for errors.
     pub fn new(device: String, head: Head, links: Vec<Link>) -> AggregatorComm {
         let task = Task::Gather(Window::whole(0, 0));
+        let count = links.len();
+        let links = links.into_iter().enumerate().map(|(index, link)| link.at(index, count)).collect();
         let nothing =
             Op { buffers: Buffers { send: null(), recv: null_mut(), task }, number: 0, is_open: false };
         AggregatorComm {
@@ -118,23 +120,34 @@ impl AggregatorComm {
     /// Moves what goes, on all links.
     fn drive(&mut self) -> Result<(), NetError> {
         self.check_usable()?;
-        let nlinks = self.links.len() as u64;
-        for (index, link) in (0..).zip(&mut self.links) {
-            let ops = &self.ops;
-            let posted = (self.next + nlinks - 1 - index) / nlinks;
-            let op = |of_link: u64| ops[at(of_link * nlinks + index)].buffers;
-            // SAFETY: the callers of the operations have promised it.
-            if let Err(ended) = unsafe { link.drive(posted, op) } {
-                let error = ended.into_error(&self.device, link);
-                return Err(self.failed.insert(error).clone());
+        let (ops, posted) = (&self.ops, self.next);
+        let op = |number: u64| ops[at(number)].buffers;
+        // Fragment by fragment in turns: if one server got all of its own first, its link would carry all heads' at once and the others' nothing.
+        let mut sent = Ok(());
+        let mut goes_on = true;
+        while std::mem::take(&mut goes_on) && sent.is_ok() {
+            for link in &mut self.links {
+                // SAFETY: the callers of the operations have promised it.
+                match unsafe { link.send(posted, &op) } {
+                    Ok(goes) => goes_on |= goes,
+                    Err(ended) => sent = Err(ended.into_error(&self.device, link)),
+                }
             }
         }
-        Ok(())
+        for link in &mut self.links {
+            // Where the server has left, it may have said why.
+            // SAFETY: likewise.
+            if let Err(ended) = unsafe { link.receive(posted, &op) } {
+                sent = Err(ended.into_error(&self.device, link));
+                break;
+            }
+        }
+        sent.map_err(|error| self.failed.insert(error).clone())
     }
 
+    /// Every link has gone past it: [`Self::drive`] moves them past what they have no part in.
     fn is_done(&self, number: u64) -> bool {
-        let nlinks = self.links.len() as u64;
-        self.links[(number % nlinks) as usize].done() > number / nlinks
+        self.links.iter().all(|link| link.done() > number)
     }
 }
 

@@ -12,9 +12,11 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of a [`Header`] with one.
 pub const HEADER_MAX_BYTES: usize = 32;
 /// Most bytes of a fragment: a multiple of every element.
-pub const FRAGMENT_MAX: usize = 256 << 10;
+pub const FRAGMENT_MAX: usize = 128 << 10;
+/// Fragments, but for an operation's last, are multiples of this, and so of every element.
+pub const FRAGMENT_MIN: usize = 4 << 10;
 /// Most fragments of a head in flight, on each server.
-pub const WINDOW: u64 = 8;
+pub const WINDOW: u64 = 16;
 /// Most bytes of a text that says why a job is over.
 pub const TEXT_MAX: usize = 512;
 /// Bytes of a [`Join`].
@@ -23,7 +25,7 @@ pub const JOIN_BYTES: usize = 32;
 pub const JOB_BYTES: usize = 16;
 
 const MAGIC: [u8; 4] = *b"OxAg";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// A communicator's random number, which only its heads know.
 pub type JobId = [u8; JOB_BYTES];
@@ -113,7 +115,7 @@ pub enum Kind {
     Gather(Span),
     /// A fragment of a reduce-scatter: each head sends all, and gets what of its block lies in it.
     Scatter(DataType, RedOp, Span),
-    /// What a head gets of a fragment.
+    /// The next bytes of what a head gets of a fragment; all of it is one frame or several.
     Result,
     /// The job is over; the data says why.
     Failed,
@@ -128,7 +130,7 @@ pub enum Kind {
 pub struct Header {
     /// What it is.
     pub kind: Kind,
-    /// Bytes that follow.
+    /// Bytes that follow; of a fragment, those of all heads together.
     pub len_bytes: u32,
     /// The fragment's number, from 0 on each connection.
     pub seq: u64,
@@ -330,7 +332,7 @@ mod tests {
                 bytes[6..8].fill(0);
                 bytes[18..24].fill(0);
                 bytes[27..].fill(0);
-                join[..8].copy_from_slice(b"OxAg\x02\0\0\0");
+                join[..8].copy_from_slice(b"OxAg\x03\0\0\0");
             }
             let bytes = &bytes[..header_bytes(&bytes)];
             if let Ok(header) = Header::from_bytes(bytes) {

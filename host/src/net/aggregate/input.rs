@@ -60,6 +60,16 @@ impl Input {
         self.header_bytes = 0;
     }
 
+    /// Where the header of the next frame may be read together with the end of the one before it. See [`Self::begin_next`].
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.header
+    }
+
+    /// The frame has been read, and so many bytes into the [room](Self::room) behind it.
+    pub fn begin_next(&mut self, header_bytes: usize) {
+        self.header_bytes = header_bytes;
+    }
+
     /// The header of the frame that comes in, once it is whole. A failure is an error with its text.
     pub fn header(&mut self, wire: &mut Wire) -> Result<Option<Header>, Ended> {
         while self.header_bytes < HEADER_BYTES {

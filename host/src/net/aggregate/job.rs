@@ -59,6 +59,10 @@ impl Job {
             for (index, flags) in ready.into_iter().enumerate() {
                 self.serve(index, flags, now);
             }
+            // What these have sent may complete the results of all.
+            for index in 0..self.seats.len() {
+                self.send(index, now);
+            }
         }
     }
 
@@ -79,7 +83,7 @@ impl Job {
         let mut fds = Vec::with_capacity(self.seats.len());
         let mut of = Vec::with_capacity(self.seats.len());
         for (index, seat) in self.seats.iter().enumerate() {
-            if let Some(flags) = seat.awaits(&self.table) {
+            if let Some(flags) = seat.awaits(&self.table, self.over.is_some()) {
                 fds.push(PollFd::new(seat.member.wire.socket(), flags));
                 of.push((index, seat.comes_anyway(flags)));
             }
@@ -115,25 +119,42 @@ impl Job {
             State::Gone => Ok(()),
         };
         if let Err(ended) = served {
-            let was_live = matches!(seat.state, State::Live);
-            let why = seat.why(&ended);
-            let can_be_told = matches!(ended, Ended::Wrong(_)) && seat.is_between_frames();
-            match can_be_told {
-                true => seat.state = State::Leaving(Message::new(farewell(&why))),
-                false => seat.close(),
-            }
-            if was_live {
-                self.end(why, FETCHED_WITHIN);
-            }
+            self.ended(index, &ended);
+        }
+    }
+
+    /// Sends a head what there is, and the reason once the job is over.
+    fn send(&mut self, index: usize, now: Instant) {
+        let is_over = self.over.is_some();
+        let (seat, table) = (&mut self.seats[index], &mut self.table);
+        if matches!(seat.state, State::Live)
+            && let Err(ended) = seat.send(table, is_over)
+        {
+            self.ended(index, &ended);
         }
         // A head hears the reason once it has all results that are complete.
         let Some((why, until)) = &self.over else { return };
         let seat = &mut self.seats[index];
-        let is_owed = !seat.welcome.is_sent() || seat.result(&self.table).is_some();
+        let is_owed = !seat.welcome.is_sent() || seat.is_owed(&self.table, true);
         match &seat.state {
             State::Live | State::Leaving(_) if now >= *until => seat.close(),
             State::Live if !is_owed => seat.state = State::Leaving(Message::new(farewell(why))),
             _ => {}
+        }
+    }
+
+    /// A head's connection cannot go on.
+    fn ended(&mut self, index: usize, ended: &Ended) {
+        let seat = &mut self.seats[index];
+        let was_live = matches!(seat.state, State::Live);
+        let why = seat.why(ended);
+        let can_be_told = matches!(ended, Ended::Wrong(_)) && seat.is_between_frames();
+        match can_be_told {
+            true => seat.state = State::Leaving(Message::new(farewell(&why))),
+            false => seat.close(),
+        }
+        if was_live {
+            self.end(why, FETCHED_WITHIN);
         }
     }
 }

@@ -9,16 +9,17 @@
 //!   handshake over the secret            <->
 //!   JOIN     job, head, number of heads   ->       all have come: a thread of the job's own
 //!                                         <-  WELCOME
-//!   REDUCE   number type operator data    ->       kept until it is this head's turn, then combined
-//!                                         <-  RESULT   number data
+//!   REDUCE   number type operator data    ->       combined as far as the heads before it have come
+//!                                         <-  RESULT   number data, in one part or several
 //!   GATHER   number place [data]          ->       put where it belongs; the result is all heads' data
 //!   SCATTER  number place type operator data  ->   combined; the result is this head's part, if it has one
 //!                                         <-  FAILED   why; the job is over
 //! ```
 //! Heads cut an operation into fragments. Up to [`frame::WINDOW`] fragments of a head are in flight, so a job takes at
 //! most that many buffers per head. Inputs are combined in the order of the heads, not of their arrival: the same
-//! inputs give the same bits. Fragments of gathers and scatters are cut from the whole of all heads' blocks: of some, a
-//! head sends or gets nothing. Whole operations alternate between servers.
+//! inputs give the same bits. What has come of all heads goes back at once, while they send the rest: the way up and the way down are one
+//! pipeline, however short an operation is. Fragments of gathers and scatters are cut from the whole of all heads' blocks: of some, a
+//! head sends or gets nothing. The fragments of all operations take turns among the servers.
 
 #[doc(hidden)]
 pub mod frame;

@@ -1,10 +1,12 @@
 //! The fragments of a job that are in flight: inputs of the heads, and results that not all heads have. No sockets.
 //!
 //! Entry `seq % WINDOW` belongs to fragment `seq` from the first head that sends it until every head has the result.
-//! A head's input is combined once those of all heads before it have been: the result does not depend on who came
-//! first. Buffers are made when first needed and stay, so a job's memory is bounded by [`job_bytes`].
+//! A head's input is combined as far as those of all heads before it have been: the result does not depend on who came
+//! first. It grows as the inputs come, so that heads get its beginning while they send the rest. Buffers are made when first needed and stay, so
+//! a job's memory is bounded by [`job_bytes`].
 
 use super::frame::{FRAGMENT_MAX, Header, Kind, WINDOW};
+use core::ops::Range;
 use core::ptr::null_mut;
 use oxccl_device::gpu::cpu::reduce::{Flags, table};
 use oxccl_shared::abi::{DataType, RedOp};
@@ -38,16 +40,35 @@ struct Entry {
     fragment: Option<Fragment>,
     /// The heads' inputs; the first becomes the result. Of a gather there is but that, in which each head has its share.
     inputs: Vec<Vec<u8>>,
-    has_come: Vec<bool>,
+    /// Bytes of each head's input that have come.
+    come: Vec<usize>,
+    /// Bytes that are combined of all heads up to each.
+    combined: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     header: Header,
-    /// The first so many heads' inputs are combined.
-    combined: usize,
+    /// Heads that have begun it.
+    begun: u32,
     /// Heads without the result.
     owed: u32,
+}
+
+/// What a head gets of a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome<'a> {
+    /// The beginning, which does not change any more.
+    pub ready: &'a [u8],
+    /// Bytes of all of it.
+    pub len_bytes: usize,
+}
+
+impl Outcome<'_> {
+    /// Whether that is all.
+    pub fn is_whole(&self) -> bool {
+        self.ready.len() == self.len_bytes
+    }
 }
 
 impl Table {
@@ -57,7 +78,8 @@ impl Table {
         let entry = || Entry {
             fragment: None,
             inputs: (0..nheads).map(|_| Vec::new()).collect(),
-            has_come: vec![false; nheads as usize],
+            come: vec![0; nheads as usize],
+            combined: vec![0; nheads as usize],
         };
         Table { nheads, entries: (0..WINDOW).map(|_| entry()).collect() }
     }
@@ -85,12 +107,14 @@ impl Table {
             return Err(Refused::Outside);
         }
         let entry = self.entry_mut(header.seq);
-        let fragment = Fragment { header, combined: 0, owed: nheads };
-        let expected = entry.fragment.get_or_insert(fragment).header;
-        if expected != header {
-            return Err(Refused::Differs(expected));
+        let fragment = entry.fragment.get_or_insert(Fragment { header, begun: 0, owed: nheads });
+        if fragment.header != header {
+            return Err(Refused::Differs(fragment.header));
         }
-        entry.inputs[holder(&header, head)].resize(header.len_bytes as usize, 0);
+        fragment.begun += 1;
+        // Buffers do not shrink: to grow again costs as much as a copy.
+        let (buffer, len_bytes) = (&mut entry.inputs[holder(&header, head)], header.len_bytes as usize);
+        buffer.resize(len_bytes.max(buffer.len()), 0);
         Ok(())
     }
 
@@ -101,28 +125,36 @@ impl Table {
         &mut entry.inputs[holder(&header, head)][header.input(head)]
     }
 
-    /// A head's fragment is whole. Combines what can be.
-    pub fn has_come(&mut self, head: u32, seq: u64) {
+    /// The first `len_bytes` of a head's input have come. Combines what can be.
+    pub fn has_come(&mut self, head: u32, seq: u64, len_bytes: usize) {
         let entry = self.entry_mut(seq);
-        let Some(fragment) = &mut entry.fragment else { return };
-        entry.has_come[head as usize] = true;
-        while fragment.combined < entry.has_come.len() && entry.has_come[fragment.combined] {
-            if let (Some(last), Kind::Reduce(dtype, op) | Kind::Scatter(dtype, op, _)) =
-                (fragment.combined.checked_sub(1), fragment.header.kind)
-            {
-                let (first, rest) = entry.inputs.split_at_mut(1);
-                combine(&mut first[0], &rest[last], dtype, op);
-            }
-            fragment.combined += 1;
+        let Some(Fragment { header, .. }) = entry.fragment else { return };
+        entry.come[head as usize] = len_bytes.min(header.input(head).len());
+        if let Kind::Reduce(dtype, op) | Kind::Scatter(dtype, op, _) = header.kind {
+            entry.combine(dtype, op);
         }
     }
 
-    /// What a head gets of a fragment, once all heads' inputs have come.
-    pub fn result(&self, head: u32, seq: u64) -> Option<&[u8]> {
+    /// What a head gets of a fragment, once all heads have begun it.
+    pub fn result(&self, head: u32, seq: u64) -> Option<Outcome<'_>> {
         let entry = self.entry(seq);
         let fragment = entry.fragment.filter(|fragment| fragment.header.seq == seq)?;
-        let is_complete = fragment.combined == self.nheads as usize;
-        is_complete.then(|| &entry.inputs[0][fragment.header.output(head)])
+        if fragment.begun < self.nheads {
+            return None;
+        }
+        let header = fragment.header;
+        let done = if matches!(header.kind, Kind::Gather(_)) {
+            gathered(&header, &entry.come)
+        } else {
+            *entry.combined.last()?
+        };
+        let Range { start, end } = header.output(head);
+        // Nothing, of a scatter, comes with the rest.
+        if start == end && done < header.len_bytes as usize {
+            return None;
+        }
+        let ready = &entry.inputs[0][start..done.clamp(start, end)];
+        Some(Outcome { ready, len_bytes: end - start })
     }
 
     /// One more head has the result. After the last one the entry is free.
@@ -132,9 +164,39 @@ impl Table {
         fragment.owed -= 1;
         if fragment.owed == 0 {
             entry.fragment = None;
-            entry.has_come.fill(false);
+            entry.come.fill(0);
+            entry.combined.fill(0);
         }
     }
+}
+
+impl Entry {
+    /// Combines each head's input as far as it has come, and the combination of those before it goes.
+    fn combine(&mut self, dtype: DataType, op: RedOp) {
+        let size_bytes = dtype.size_bytes();
+        let mut before = self.come[0] / size_bytes * size_bytes;
+        self.combined[0] = before;
+        let Some((first, rest)) = self.inputs.split_first_mut() else { return };
+        for ((input, come), done) in rest.iter().zip(&self.come[1..]).zip(&mut self.combined[1..]) {
+            let upto = before.min(come / size_bytes * size_bytes);
+            if upto > *done {
+                combine(&mut first[*done..upto], &input[*done..upto], dtype, op);
+                *done = upto;
+            }
+            before = *done;
+        }
+    }
+}
+
+/// How many bytes of a gather's fragment have come without a gap: each head's share follows that of the head before it.
+fn gathered(header: &Header, come: &[usize]) -> usize {
+    for (head, come) in (0..).zip(come) {
+        let share = header.input(head);
+        if *come < share.len() {
+            return share.start + come;
+        }
+    }
+    header.len_bytes as usize
 }
 
 /// Which buffer takes a head's input.
@@ -166,7 +228,12 @@ mod tests {
     fn come(table: &mut Table, head: u32, (header, bytes): &(Header, Vec<u8>)) {
         table.begin(head, *header).expect("room and the same operation");
         table.input(head, header.seq).copy_from_slice(bytes);
-        table.has_come(head, header.seq);
+        table.has_come(head, header.seq, bytes.len());
+    }
+
+    /// What a head gets, once all of it is there.
+    fn whole(table: &Table, head: u32, seq: u64) -> Option<&[u8]> {
+        table.result(head, seq).filter(Outcome::is_whole).map(|result| result.ready)
     }
 
     proptest! {
@@ -182,7 +249,29 @@ mod tests {
                 come(&mut table, head, &fragment(3, &[values[head as usize]]));
             }
             let sum = values.iter().copied().reduce(|a, b| a + b).expect("five");
-            prop_assert_eq!(table.result(4, 3), Some(&sum.to_le_bytes()[..]));
+            prop_assert_eq!(whole(&table, 4, 3), Some(&sum.to_le_bytes()[..]));
+        }
+
+        /// What is ready are whole elements of which every head's has come, however the bytes come; and it does not change any more.
+        #[test]
+        fn a_result_grows_with_the_inputs(steps in proptest::collection::vec((0u32..3, 1usize..30), 1..60)) {
+            let values: Vec<Vec<f32>> =
+                (0..3).map(|head| (0..16).map(|i| (i * 7 + head) as f32 * 1.37e7).collect()).collect();
+            let sums = (0..16).map(|i| values[0][i] + values[1][i] + values[2][i]);
+            let expected: Vec<u8> = sums.flat_map(f32::to_le_bytes).collect();
+            let inputs: Vec<(Header, Vec<u8>)> = values.iter().map(|values| fragment(0, values)).collect();
+            let (mut table, mut come) = (Table::new(3), [0; 3]);
+            (0..3).for_each(|head| table.begin(head, inputs[head as usize].0).expect("it is the first"));
+            for (head, len_bytes) in steps {
+                let (bytes, done) = (&inputs[head as usize].1, &mut come[head as usize]);
+                let upto = (*done + len_bytes).min(64);
+                table.input(head, 0)[*done..upto].copy_from_slice(&bytes[*done..upto]);
+                table.has_come(head, 0, upto);
+                *done = upto;
+                let least = come.iter().min().expect("three") / 4 * 4;
+                let result = table.result(head, 0).expect("all have begun");
+                prop_assert_eq!(result, Outcome { ready: &expected[..least], len_bytes: 64 });
+            }
         }
     }
 
@@ -193,8 +282,9 @@ mod tests {
             assert!(table.has_room(seq));
             come(&mut table, 1, &fragment(seq, &[1.0]));
             assert!(!table.has_room(seq + WINDOW) && table.has_room(seq));
+            assert!(table.result(1, seq).is_none());
             come(&mut table, 0, &fragment(seq, &[2.0]));
-            assert_eq!(table.result(1, seq), Some(&3f32.to_le_bytes()[..]));
+            assert_eq!(whole(&table, 1, seq), Some(&3f32.to_le_bytes()[..]));
             table.is_sent(seq);
             assert!(!table.has_room(seq + WINDOW));
             table.is_sent(seq);
@@ -224,18 +314,28 @@ mod tests {
         let gather = Header { kind: Kind::Gather(span), len_bytes: 6, seq: 0 };
         let shares: [&[u8]; 3] = [&[1, 2], &[3, 4, 5], &[6]];
         for head in [2, 0, 1] {
+            assert!(table.result(1, 0).is_none());
             table.begin(head, gather).expect("it lies in the blocks");
             table.input(head, 0).copy_from_slice(shares[head as usize]);
-            table.has_come(head, 0);
+            // Head 1 sends its last byte later.
+            table.has_come(head, 0, shares[head as usize].len() - usize::from(head == 1));
         }
-        assert!((0..3).all(|head| table.result(head, 0) == Some(&[1, 2, 3, 4, 5, 6])));
+        let begin = Outcome { ready: &[1, 2, 3, 4], len_bytes: 6 };
+        assert!((0..3).all(|head| table.result(head, 0) == Some(begin)));
+        table.has_come(1, 0, 3);
+        assert!((0..3).all(|head| whole(&table, head, 0) == Some(&[1, 2, 3, 4, 5, 6])));
         let scatter = Header { kind: Kind::Scatter(DataType::U8, RedOp::Max, span), len_bytes: 6, seq: 1 };
         for head in [1, 2, 0] {
             table.begin(head, scatter).expect("it lies in the blocks");
             table.input(head, 1).copy_from_slice(&[1, 2, 3, 4, 5, 6].map(|byte| byte + head as u8));
-            table.has_come(head, 1);
+            table.has_come(head, 1, 3 * (1 + usize::from(head > 0)));
         }
+        // Half of head 0's has come, which is all of what it gets and a byte of what the next one does.
+        assert_eq!(whole(&table, 0, 1), Some(&[3, 4][..]));
+        assert_eq!(table.result(1, 1), Some(Outcome { ready: &[5], len_bytes: 3 }));
+        assert_eq!(table.result(2, 1), Some(Outcome { ready: &[], len_bytes: 1 }));
+        table.has_come(0, 1, 6);
         let expected: [&[u8]; 3] = [&[3, 4], &[5, 6, 7], &[8]];
-        assert!((0..3).all(|head| table.result(head, 1) == Some(expected[head as usize])));
+        assert!((0..3).all(|head| whole(&table, head, 1) == Some(expected[head as usize])));
     }
 }

@@ -5,6 +5,7 @@ use crate::bootstrap::channel::DataStream;
 use crate::bootstrap::handshake::Purpose;
 use crate::net::io::{ALTERED, Piece, StreamIo, piece};
 use crate::net::seal::{SealedReader, SealedWriter};
+use core::ptr::null;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -158,23 +159,24 @@ impl Wire {
         })
     }
 
-    /// Reads what has come, at most so much; `None` if nothing has, `Some(0)` at the end.
+    /// Reads what has come into these rooms, one after the other; `None` if nothing has, `Some(0)` at the end. Where more may have come all the same
+    /// poll(2) says so, or [`Self::has_unread`].
     ///
     /// # Errors
     /// The connection is broken. `InvalidData`: bytes were changed on the way.
     ///
     /// # Safety
-    /// 1. The room is valid for writes, and nobody else accesses it meanwhile.
-    pub unsafe fn read(&mut self, room: Piece) -> io::Result<Option<usize>> {
+    /// 1. The rooms are valid for writes, and nobody else accesses them meanwhile.
+    pub unsafe fn read(&mut self, mut rooms: [Piece; 2]) -> io::Result<Option<usize>> {
         if let Bytes::Messages(messages) = &mut self.bytes {
             // SAFETY: obligation 1.
-            return unsafe { messages.read(room, &self.socket) };
+            return unsafe { messages.read(rooms[0], &self.socket) };
         }
         repeated(|| match &mut self.bytes {
             // SAFETY: obligation 1.
-            Bytes::Clear(stream) => unsafe { stream.read(&mut [room]) },
+            Bytes::Clear(stream) => unsafe { stream.read(&mut rooms) },
             // SAFETY: obligation 1.
-            Bytes::Sealed(ends) => unsafe { ends.1.read(&mut [room]) },
+            Bytes::Sealed(ends) => unsafe { ends.1.read(&mut rooms) },
             Bytes::Messages(_) => Err(Errno::BADF),
         })
     }
@@ -207,7 +209,7 @@ impl Wire {
     /// Likewise.
     pub fn read_some(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: the room is borrowed through the call.
-        unsafe { self.read(piece(room.as_mut_ptr(), room.len())) }
+        unsafe { self.read([piece(room.as_mut_ptr(), room.len()), piece(null(), 0)]) }
     }
 
     /// Says that nothing more is sent, or read either; the other end sees it.
