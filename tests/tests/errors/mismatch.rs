@@ -223,8 +223,11 @@ fn a_message_to_oneself_without_its_other_end_is_said_to_be_that() {
     }
 }
 
+/// A call with a root.
+type Rooted = fn(&Communicator, u32) -> Result<(), Error>;
+
 /// What all ranks but the last do with root 0, and the last with root 1, on three ranks: somebody waits for one that does not.
-const ROOTS: [(&str, fn(&Communicator, u32) -> Result<(), Error>); 4] = [
+const ROOTS: [(&str, Rooted); 4] = [
     ("broadcast", |r, root| r.broadcast_in_place(&mut [0u8; 9], root)),
     ("reduce", |r, root| r.reduce(&[1f32; 9], &mut [0f32; 9], ReduceOp::SUM, root)),
     ("gather", |r, root| r.gather(&[1u8], &mut vec![0; r.size() as usize], root)),

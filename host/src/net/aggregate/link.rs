@@ -311,7 +311,7 @@ mod tests {
                 let bytes = header.len_bytes as usize;
                 prop_assert!(at == next && (1..=FRAGMENT_MAX).contains(&bytes));
                 next += bytes;
-                prop_assert!(bytes % FRAGMENT_MIN == 0 || next == len_bytes);
+                prop_assert!(bytes.is_multiple_of(FRAGMENT_MIN) || next == len_bytes);
                 shares[place.index as usize] += bytes;
             }
             prop_assert_eq!(next, len_bytes);
