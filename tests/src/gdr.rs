@@ -1,6 +1,6 @@
 //! A network with access to GPU memory, on top of one without: the driver's copies replace a NIC's accesses.
 //!
-//! Each end copies on its own stream, between the GPU's memory and the pinned memory of the network below. Received
+//! A rank's ends copy on its stream, between the GPU's memory and the pinned memory of the network below. Received
 //! data reaches the GPU by a flush, or without one before the receive completes.
 
 use oxccl::cuda::{CudaError, Device, PinnedMemory, Stream};
@@ -19,6 +19,8 @@ pub struct CopyNet {
     pub inner: Arc<dyn Net>,
     /// Whose memory it reaches.
     pub device: Device,
+    /// On which it copies. Connections are made while kernels wait for them, and the driver makes no more streams than some while a kernel runs.
+    pub stream: Arc<Stream>,
     /// The kinds of memory that it can access.
     pub memory: MemoryKinds,
     /// Whether what came reaches the GPU by flushes only.
@@ -55,14 +57,16 @@ fn count(counter: &AtomicUsize) {
 #[derive(Clone, Debug)]
 struct Shared {
     device: Device,
+    stream: Arc<Stream>,
     awaits_flush: bool,
     moved: Arc<Moved>,
 }
 
 impl CopyNet {
     fn shared(&self) -> Shared {
-        let CopyNet { device, awaits_flush, moved, .. } = self;
-        Shared { device: device.clone(), awaits_flush: *awaits_flush, moved: moved.clone() }
+        let CopyNet { device, stream, awaits_flush, moved, .. } = self;
+        let (device, stream, moved) = (device.clone(), stream.clone(), moved.clone());
+        Shared { device, stream, awaits_flush: *awaits_flush, moved }
     }
 }
 
@@ -98,14 +102,14 @@ struct Making<T> {
 impl Listener for Making<Box<dyn Listener>> {
     fn poll_accept(&mut self) -> Result<Option<Box<dyn RecvComm>>, NetError> {
         let Some(comm) = self.inner.poll_accept()? else { return Ok(None) };
-        Ok(Some(Box::new(End::new(comm, &self.shared)?)))
+        Ok(Some(Box::new(End::new(comm, &self.shared))))
     }
 }
 
 impl Connector for Making<Box<dyn Connector>> {
     fn poll_connect(&mut self) -> Result<Option<Box<dyn SendComm>>, NetError> {
         let Some(comm) = self.inner.poll_connect()? else { return Ok(None) };
-        Ok(Some(Box::new(End::new(comm, &self.shared)?)))
+        Ok(Some(Box::new(End::new(comm, &self.shared))))
     }
 }
 
@@ -132,7 +136,6 @@ struct End<C> {
     // Dropped before the stages.
     inner: C,
     shared: Shared,
-    stream: Stream,
     /// By number: that of the network below, and the stage of what is the GPU's.
     known: Vec<(Registration, Option<Staged>)>,
     receives: HashMap<Request, Piece>,
@@ -147,10 +150,9 @@ unsafe impl<C: Send> Send for End<C> {}
 const FLUSHES: u32 = 1 << 20;
 
 impl<C> End<C> {
-    fn new(inner: C, shared: &Shared) -> Result<End<C>, NetError> {
-        let stream = Stream::new(&shared.device).map_err(failed)?;
+    fn new(inner: C, shared: &Shared) -> End<C> {
         let (known, receives) = (Vec::new(), HashMap::new());
-        Ok(End { inner, shared: shared.clone(), stream, known, receives, flushes: 0 })
+        End { inner, shared: shared.clone(), known, receives, flushes: 0 }
     }
 
     /// Where a message of the GPU's memory is staged; nothing for one of the host's.
@@ -173,7 +175,7 @@ impl<C> End<C> {
         }
         // SAFETY: (1) as `piece` checked; both stay until the end is dropped, which waits; (2) the slot is published after that.
         let copied = unsafe {
-            self.stream.by_ref().copy_to_device(piece.address, piece.stage.cast(), piece.len_bytes)
+            self.shared.stream.by_ref().copy_to_device(piece.address, piece.stage.cast(), piece.len_bytes)
         };
         copied.map_err(failed)
     }
@@ -182,7 +184,7 @@ impl<C> End<C> {
 impl<C> Drop for End<C> {
     fn drop(&mut self) {
         // What is still being copied ends before its memory does.
-        let _ = self.stream.synchronize();
+        let _ = self.shared.stream.synchronize();
     }
 }
 
@@ -219,7 +221,7 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
 
     fn test(&mut self, request: Request) -> Result<Option<usize>, NetError> {
         if request.0 >= FLUSHES {
-            return Ok(self.stream.by_ref().is_done().map_err(failed)?.then_some(0));
+            return Ok(self.shared.stream.by_ref().is_done().map_err(failed)?.then_some(0));
         }
         let done = self.inner.test(request)?;
         if let Some(len_bytes) = done
@@ -228,7 +230,7 @@ impl<C: Comm + ?Sized> Comm for End<Box<C>> {
             count(&self.shared.moved.received);
             if !self.shared.awaits_flush {
                 self.deliver(Piece { len_bytes, ..piece })?;
-                self.stream.synchronize().map_err(failed)?;
+                self.shared.stream.synchronize().map_err(failed)?;
             }
         }
         Ok(done)
@@ -249,9 +251,10 @@ impl SendComm for End<Box<dyn SendComm>> {
         };
         if len_bytes > 0 {
             // SAFETY: (1) as `piece` checked; (2) the slot is full, and its stage empty since its last send was done.
-            let copied =
-                unsafe { self.stream.by_ref().copy_to_host(piece.stage.cast(), piece.address, len_bytes) };
-            copied.and_then(|()| self.stream.synchronize()).map_err(failed)?;
+            let copied = unsafe {
+                self.shared.stream.by_ref().copy_to_host(piece.stage.cast(), piece.address, len_bytes)
+            };
+            copied.and_then(|()| self.shared.stream.synchronize()).map_err(failed)?;
         }
         // SAFETY: the stage is registered, and written for the slot's next step only.
         let sent = unsafe { self.inner.isend(piece.stage, len_bytes, below)? };

@@ -26,16 +26,8 @@ pub enum ConnectError {
         why: &'static str,
     },
     /// A peer has other settings.
-    #[error("rank {peer} has other settings than rank 0; these must be equal on all ranks: {settings}")]
-    Settings {
-        /// The first peer that differs from rank 0.
-        peer: Rank,
-        /// The variables compared.
-        settings: &'static str,
-    },
-    /// The same, by setting.
     #[error("rank {peer} has other settings than rank 0: {settings}; set them alike on all ranks")]
-    Differ {
+    Settings {
         /// The first peer that differs from rank 0.
         peer: Rank,
         /// Which, and what both have.

@@ -101,7 +101,7 @@ fn difference(names: &[Setting], peer: Rank, first: &Values, theirs: &Values) ->
     if settings.is_empty() {
         ConnectError::Malformed { peer }
     } else {
-        ConnectError::Differ { peer, settings }
+        ConnectError::Settings { peer, settings }
     }
 }
 

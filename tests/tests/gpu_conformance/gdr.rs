@@ -2,7 +2,7 @@
 
 use super::{messages, operations};
 use oxccl::bootstrap::InterfaceFilter;
-use oxccl::cuda::Device;
+use oxccl::cuda::{Device, Stream};
 use oxccl::net::{MemoryKinds, find};
 use oxccl::topology::PathKind;
 use oxccl::{Algorithm, Config, Protocol, TransportKind};
@@ -38,15 +38,13 @@ fn adjust(config: &mut Config, way: Way, moved: &Arc<Moved>) {
     config.net.name = Some("Socket".to_owned());
     let inner = find(&config.net).expect("sockets");
     let device = Device::open(ordinal_of(rank)).expect("a GPU");
+    let stream = Arc::new(Stream::new(&device).expect("a stream"));
     let memory = if (way.ranks)(rank) { way.memory } else { MemoryKinds::HOST };
     let (awaits_flush, moved) = (way.flushes, moved.clone());
-    config.net.own = Some(Arc::new(CopyNet { inner, device, memory, awaits_flush, moved }));
+    config.net.own = Some(Arc::new(CopyNet { inner, device, stream, memory, awaits_flush, moved }));
     config.topology.gdr_level = Some(PathKind::Sys);
     config.net.gdr.read = Some(way.reads);
     config.net.gdr.flush = Some(way.flushes);
-    // This network makes streams and pinned memory as it connects. The driver does not while a kernel runs, and a kernel that waits for
-    // the connection would run for ever.
-    config.runtime_connect = false;
 }
 
 fn world(nranks: u32, settings: Settings, way: Way) -> (DeviceWorld, Arc<Moved>) {

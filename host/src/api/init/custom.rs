@@ -86,12 +86,12 @@ fn compare(ranks: &[Registered]) -> Result<(), ConnectError> {
         }
     }
     if let Some((peer, _)) = (0..).map(Rank).zip(ranks).find(|(_, other)| other.tuner != ranks[0].tuner) {
-        return Err(ConnectError::Settings { peer, settings: TUNER });
+        return Err(ConnectError::Settings { peer, settings: TUNER.to_owned() });
     }
     // The same ones, in another order.
     match (0..).map(Rank).zip(ranks).find(|(_, other)| **other != ranks[0]) {
         Some((peer, _)) => {
-            Err(ConnectError::Settings { peer, settings: "the order of registered algorithms" })
+            Err(ConnectError::Settings { peer, settings: "the order of registered algorithms".to_owned() })
         }
         None => Ok(()),
     }
