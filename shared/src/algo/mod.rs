@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Words used by the deadlock arguments of each schedule: a connection has as many slots as its protocol says
-//! ([`Protocol::slots`]), so a producer's step `k` waits until its consumer has taken step `k - slots`; one step carries one slice; an action that
+//! ([`Protocol::slots`](crate::abi::Protocol::slots)), so a producer's step `k` waits until its consumer has taken step `k - slots`; one step carries one slice; an action that
 //! both receives and sends holds the received slot until it has the slot to send into (the worst case for a ring).
 
 pub mod chunk;

@@ -3,10 +3,10 @@
 use crate::input::Input;
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
 use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
+use oxccl::connect::Values;
 use oxccl::launch::Notice;
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
-use oxccl::connect::Values;
 use oxccl::transport::PeerInfo;
 use oxccl::wire::Message;
 
