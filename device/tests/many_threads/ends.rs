@@ -148,7 +148,7 @@ fn no_message_stands_in_the_place_of_another_when_threads_stop_one_by_one() {
 }
 
 /// A thread that refuses a message is one of those that write a line together: the others did not stop with it, and published lines without its
-/// words. Whoever waited for the next message found a header of no operation.
+/// words. The peer then took a header of no operation for the next message.
 #[test]
 #[cfg_attr(miri, ignore = "sleeps")]
 fn no_line_is_published_without_the_words_of_a_thread_that_stopped() {
