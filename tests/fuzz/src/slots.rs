@@ -42,7 +42,7 @@ fn words(data: &[u8]) -> Option<[u32; 8]> {
 fn check_layout(layout: &ConnLayout) {
     for protocol in [Protocol::LL, Protocol::LL128, Protocol::Simple] {
         let payload = proto::payload_bytes(protocol, layout);
-        for slot in 0..8 {
+        for slot in 0..protocol.slots() {
             let start = proto::slot_offset(protocol, layout, slot);
             assert!(start + proto::wire_bytes(protocol, payload) <= layout.total_bytes());
         }
