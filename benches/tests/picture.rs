@@ -117,6 +117,19 @@ fn a_picture_says_what_is_what() {
     }
 }
 
+/// Channels went out by a NIC and came back by it, as if there were one host.
+#[test]
+fn channels_over_hosts_say_where_they_lead() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology");
+    for (hosts, from) in [("2", "from host 1"), ("3", "from host 2")] {
+        let tags = tags(&draw_with(&fixtures.join("dgx1v.xml"), &["--hosts", hosts]));
+        for expected in ["to host 1", from, "other hosts"] {
+            assert!(tags.iter().any(|tag| tag.text == expected), "{expected}: {tags:?}");
+        }
+        assert!(overlapping(&tags).is_none(), "{:?}", overlapping(&tags));
+    }
+}
+
 /// Both were refused.
 #[test]
 fn skeletons_and_machines_without_gpus_have_pictures() {

@@ -185,8 +185,8 @@ fn nic(pen: &mut Pen, system: &System, spot: &Spot) {
     let mut nets: Vec<NodeId> = links.filter(|link| link.kind == LinkKind::Net).map(|link| link.to).collect();
     nets.sort();
     // Bridges, tunnels and what virtual machines have.
-    let title = if system.bus_id(spot.node).0 == 0 { "no PCI device" } else { "NIC" };
-    pen.text([spot.x, spot.y + 19.0], title, Font::bold(13.0, Ink::Text, Anchor::Middle));
+    let (title, size) = if system.bus_id(spot.node).0 == 0 { ("no PCI device", 10.0) } else { ("NIC", 13.0) };
+    pen.text([spot.x, spot.y + 19.0], title, Font::bold(size, Ink::Text, Anchor::Middle));
     for (i, net) in nets.iter().take(PORTS_MAX).enumerate() {
         let NodeKind::Net(net) = &system.node(*net).kind else { continue };
         let more = if i + 1 == PORTS_MAX && nets.len() > PORTS_MAX { "…" } else { "" };

@@ -57,6 +57,9 @@ fn panel(
             Font::plain(12.0, Ink::Quiet, Anchor::Start),
         );
         row.draw(pen, base, Ink::Lane(number));
+        if machine.hosts > 1 {
+            row.name_hosts(pen, base, Ink::Lane(number), machine.hosts, graph.pattern);
+        }
         y += row.height();
     }
     top + height
@@ -194,6 +197,27 @@ impl Row {
                 pen.text([*x, y + 4.2], label, Font::bold(12.0, text, Anchor::Middle));
             }
         }
+    }
+
+    /// Writes on each line to a NIC where it goes on: above the NIC if it leaves there, else below.
+    fn name_hosts(&self, pen: &mut Pen, y: f64, ink: Ink, hosts: u32, pattern: Pattern) {
+        for pair in self.stops.windows(2).filter(|_| self.is_joined) {
+            let ((from, _, is_entry), (to, _, is_exit)) = (&pair[0], &pair[1]);
+            if !is_entry && !is_exit {
+                continue;
+            }
+            let (x, up) = (if *is_entry { from } else { to }, if to > from { -1.0 } else { 1.0 });
+            pen.tag(*x, y + up * 22.0, &beyond(*is_entry, hosts, pattern), ink);
+        }
+    }
+}
+
+/// What lies behind a NIC of the first of so many hosts. A ring enters and leaves by it, a tree does both on one line.
+fn beyond(is_entry: bool, hosts: u32, pattern: Pattern) -> String {
+    match pattern {
+        Pattern::Ring if is_entry => format!("from host {}", hosts - 1),
+        Pattern::Ring => "to host 1".to_owned(),
+        _ => "other hosts".to_owned(),
     }
 }
 
