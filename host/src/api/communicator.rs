@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::error::{ArgumentError, DeviceError, Error};
+use super::farewell;
 use super::handle::CommHandle;
 use super::init::Init;
 use super::membership::Membership;
@@ -213,10 +214,11 @@ impl<M: Init> Comm<M> {
             Err(busy) => return Err(busy.into()),
         };
         drained.map_err(|outstanding| self.member.operation_error(outstanding))?;
-        let met = self.member.watch().bootstrap().barrier();
-        // A fault says more than the barrier that it broke.
-        self.async_error().map_or(Ok(()), Err)?;
-        Ok(met?)
+        let (health, calls) = match self.engine() {
+            Ok(engine) => (engine.machine().health().clone(), engine.collectives()),
+            Err(busy) => return Err(busy.into()),
+        };
+        farewell::meet(&self.member, &health, calls)
     }
 
     /// As [`Self::finalize`], on a thread of its own. Dropping what is returned aborts the communicator.

@@ -24,6 +24,8 @@ const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 pub(super) struct Stalls {
     me: Rank,
     names: Names,
+    /// Of the rank that the communicator's error names.
+    place_in_error: OnceLock<(Rank, &'static str)>,
     warn: Duration,
     /// How long a host may be silent.
     outage: Duration,
@@ -76,6 +78,7 @@ impl Stalls {
         Stalls {
             me,
             names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
+            place_in_error: OnceLock::new(),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -128,6 +131,16 @@ impl Stalls {
     /// The random number that names it, the same on all ranks.
     pub fn number(&self) -> u64 {
         self.names.number
+    }
+
+    /// Where the rank is that the communicator's error names. Kept for the rest of the process: a communicator fails but once.
+    pub fn place_in_error(&self, rank: Rank) -> Option<&'static str> {
+        let place = self.names.places.get(rank.index())?;
+        let keep = || -> (Rank, &'static str) {
+            (rank, Box::leak(format!("process {} of {}", place.process, place.host).into_boxed_str()))
+        };
+        let (of, text) = *self.place_in_error.get_or_init(keep);
+        (of == rank).then_some(text)
     }
 
     /// Where each rank is.

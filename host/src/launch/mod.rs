@@ -28,6 +28,7 @@ mod health;
 mod probe;
 mod link_error;
 mod blame;
+mod finalized;
 mod stall;
 mod notice;
 
@@ -41,8 +42,9 @@ pub(crate) use custom::CustomCut;
 pub(crate) use drive::{Collective, NetMessage};
 pub use drives::Drives;
 pub use engine::Engine;
+pub use finalized::{Finalized, Finished, LastPart};
 pub use group::{GroupMachine, Job};
-pub(crate) use health::SlowWait;
+pub(crate) use health::{LEDGER_RECORDS, SlowWait};
 pub use health::{Fault, Health, Outstanding};
 pub(crate) use lend::LendingBlock;
 pub use link_error::{Direction, LinkError};

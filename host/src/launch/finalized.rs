@@ -1,0 +1,162 @@
+//! Ranks that have finalized: what they did before, and whether a wait for one of them can still end.
+//!
+//! A rank that finalizes has done its part of everything that it called, and calls nothing more. What it sent last may still be on its way to a
+//! rank that waits for it, so its finalize alone ends no wait. It says how far it came to each rank that waits for it, and that rank
+//! compares:
+//!
+//! ```text
+//! waits for B, for a while: WaitsFor(B)   ->   B has finalized: Finalized, with its collectives and its slots to and from this rank
+//! can it still come? no: fails            ->   Missed: B's finalize fails too, and whoever waits names B
+//! ```
+
+use crate::plan::CallRecord;
+use oxccl_device::gpu::Awaited;
+use oxccl_device::traffic::Counted;
+use oxccl_shared::abi::Rank;
+use oxccl_shared::sync::{Sys, Word};
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// All that a rank has done with another one before it finalized.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LastPart {
+    /// Its collectives, with all ranks.
+    pub collectives: u64,
+    /// Slots that it sent to the other rank.
+    pub sent: u64,
+    /// Slots that it received from the other rank.
+    pub received: u64,
+}
+
+/// What another rank has said.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    /// What it did.
+    pub part: LastPart,
+    /// Whether what it sent lies in memory that this rank sees: nothing is on its way.
+    pub is_near: bool,
+}
+
+impl Finished {
+    /// Whether a wait for that rank ends never. `during` is what waits, `ours` what this rank has counted with that rank, where its slots
+    /// are those of no other.
+    ///
+    /// A wait that has looked once more since this rank heard of it may rely on the answer.
+    pub fn leaves_waiting(
+        &self,
+        awaited: Awaited,
+        during: Option<CallRecord>,
+        ours: Option<Counted>,
+    ) -> bool {
+        let LastPart { collectives, sent, received } = self.part;
+        let collective = during.filter(|record| !record.call.func.is_message());
+        let was_not_called = collective.is_some_and(|record| record.seq >= collectives);
+        let has_had_all = |ours: Counted| match awaited {
+            Awaited::Data => ours.slots[1] >= sent,
+            Awaited::Credit => ours.slots[0] > received,
+        };
+        self.is_near || was_not_called || ours.is_some_and(has_had_all)
+    }
+}
+
+/// Who has finalized, by what is known here.
+#[derive(Default)]
+pub struct Finalized {
+    /// Nonzero once this rank has. Writer: who finalizes.
+    here: Word<u32, Sys>,
+    /// Nonzero once another has said so. Writer: the monitor.
+    elsewhere: Word<u32, Sys>,
+    said: Mutex<Vec<(Rank, Finished)>>,
+}
+
+impl Finalized {
+    /// This rank has done all its part.
+    pub fn begin(&self) {
+        // RELEASE pairs with ACQUIRE in `has_begun`: who is told of this rank's part reads its counters.
+        self.here.store_release(1);
+    }
+
+    /// Whether this rank has done all its part.
+    pub fn has_begun(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in `begin`.
+        self.here.load_acquire() != 0
+    }
+
+    /// Another rank has said that it has.
+    pub fn note(&self, rank: Rank, finished: Finished) {
+        let mut said = self.lock();
+        said.retain(|(other, _)| *other != rank);
+        said.push((rank, finished));
+        drop(said);
+        // RELEASE pairs with ACQUIRE in `of`.
+        self.elsewhere.store_release(1);
+    }
+
+    /// What a rank that has finalized has said.
+    pub fn of(&self, rank: Rank) -> Option<Finished> {
+        // ACQUIRE pairs with RELEASE in `note`.
+        if self.elsewhere.load_acquire() == 0 {
+            return None;
+        }
+        self.lock().iter().find(|(other, _)| *other == rank).map(|(_, finished)| *finished)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Rank, Finished)>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Call;
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    const FAR: Finished =
+        Finished { part: LastPart { collectives: 3, sent: 10, received: 20 }, is_near: false };
+
+    fn record(func: Func, seq: u64) -> Option<CallRecord> {
+        let call = Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(1), count: 8 };
+        Some(CallRecord { seq, call })
+    }
+
+    fn counted(sent: u64, received: u64) -> Option<Counted> {
+        Some(Counted { slots: [sent, received], ..Counted::default() })
+    }
+
+    #[test]
+    fn what_is_on_its_way_over_a_network_is_waited_for() {
+        let message = record(Func::Recv, 3);
+        assert!(!FAR.leaves_waiting(Awaited::Data, message, counted(0, 9)));
+        assert!(FAR.leaves_waiting(Awaited::Data, message, counted(0, 10)));
+        let message = record(Func::Send, 3);
+        assert!(!FAR.leaves_waiting(Awaited::Credit, message, counted(20, 0)), "all was received");
+        assert!(FAR.leaves_waiting(Awaited::Credit, message, counted(21, 0)));
+        assert!(!FAR.leaves_waiting(Awaited::Data, message, None), "slots of others are among them");
+    }
+
+    /// A rank may have sent a message that this one never takes: its slots say nothing of a collective then.
+    #[test]
+    fn a_collective_that_was_not_called_does_not_come() {
+        assert!(FAR.leaves_waiting(Awaited::Data, record(Func::AllReduce, 3), counted(0, 4)));
+        assert!(!FAR.leaves_waiting(Awaited::Data, record(Func::AllReduce, 2), counted(0, 4)));
+    }
+
+    #[test]
+    fn in_shared_memory_nothing_is_on_its_way() {
+        let near = Finished { is_near: true, ..FAR };
+        assert!(near.leaves_waiting(Awaited::Data, record(Func::Recv, 0), counted(0, 9)));
+    }
+
+    #[test]
+    fn the_last_word_of_a_rank_counts() {
+        let finalized = Finalized::default();
+        assert!(finalized.of(Rank(1)).is_none() && !finalized.has_begun());
+        finalized.note(Rank(1), Finished { is_near: true, ..FAR });
+        finalized.note(Rank(1), FAR);
+        assert!(finalized.of(Rank(1)).is_some_and(|finished| !finished.is_near));
+        assert!(finalized.of(Rank(2)).is_none());
+        finalized.begin();
+        assert!(finalized.has_begun());
+    }
+}
