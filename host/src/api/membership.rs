@@ -110,6 +110,13 @@ pub(super) fn watch(
                     }
                     return;
                 }
+                Ok(Notice::StandsIn(seq)) => {
+                    health.finalized().note_standing(rank, seq);
+                    if health.finalized().has_begun() && seq >= health.collectives() {
+                        say_finalized(&replies, &health, rank);
+                    }
+                    return;
+                }
                 Ok(Notice::Finalized { to, part }) => {
                     let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
                     let finished = Finished { part, is_near };
@@ -156,7 +163,8 @@ pub(super) fn watch(
     watch.call_back(Box::new(move |now, neighbours| {
         // Those that wait from now on are answered when they say so.
         if own.finalized().has_begun() && !std::mem::replace(&mut has_said, true) {
-            own.waits().for_me().for_each(|rank| say_finalized(&this, &own, rank));
+            let standing = own.finalized().standing_after(own.collectives());
+            own.waits().for_me().chain(standing).for_each(|rank| say_finalized(&this, &own, rank));
         }
         looks.tick(now, neighbours, &|notice: StallNotice| tell(&this, notice))
     }));

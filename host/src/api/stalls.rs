@@ -315,10 +315,12 @@ impl Running {
         Standing { links, ..standing }
     }
 
-    fn poll(&self, now: Duration) {
-        let Some(polled) = &self.polled else { return };
+    /// Asks the machine. Returns when to ask it again, if that is soon.
+    fn poll(&self, now: Duration) -> Option<Duration> {
+        let polled = self.polled.as_ref()?;
         let standing = self.probe.standing();
         polled.lock().unwrap_or_else(PoisonError::into_inner).learn(standing, now);
+        self.probe.end_hopeless(&standing)
     }
 }
 
@@ -354,11 +356,13 @@ impl Polled {
 
 /// Asks the machine from time to time, until the communicator is gone.
 fn poll(stalls: &Weak<Stalls>, every: Duration) {
+    let mut next = every;
     loop {
-        std::thread::park_timeout(every);
+        std::thread::park_timeout(next);
         let Some(stalls) = stalls.upgrade() else { return };
         let now = stalls.now(Instant::now());
-        stalls.running.get().into_iter().for_each(|running| running.poll(now));
+        let soon = stalls.running.get().and_then(|running| running.poll(now));
+        next = soon.map_or(every, |soon| soon.min(every));
     }
 }
 

@@ -8,6 +8,9 @@
 //! waits for B, for a while: WaitsFor(B)   ->   B has finalized: Finalized, with its collectives and its slots to and from this rank
 //! can it still come? no: fails            ->   Missed: B's finalize fails too, and whoever waits names B
 //! ```
+//!
+//! Where nobody knows for whom a collective waits, as with copy engines of GPUs, a rank says in which it stands (`StandsIn`), and those that
+//! finalized before it answer.
 
 use crate::plan::CallRecord;
 use oxccl_device::gpu::Awaited;
@@ -67,6 +70,8 @@ pub struct Finalized {
     /// Nonzero once another has said so. Writer: the monitor.
     elsewhere: Word<u32, Sys>,
     said: Mutex<Vec<(Rank, Finished)>>,
+    /// The collectives in which others have stood.
+    standing: Mutex<Vec<(Rank, u64)>>,
 }
 
 impl Finalized {
@@ -99,6 +104,30 @@ impl Finalized {
             return None;
         }
         self.lock().iter().find(|(other, _)| *other == rank).map(|(_, finished)| *finished)
+    }
+
+    /// A rank, with its number of collectives, that has finalized and did not make the collective of this number.
+    pub fn without(&self, seq: u64) -> Option<(Rank, u64)> {
+        let said = self.lock();
+        let part = |(rank, finished): &(Rank, Finished)| (*rank, finished.part.collectives);
+        said.iter().map(part).find(|(_, collectives)| *collectives <= seq)
+    }
+
+    /// Another rank stands in the collective of this number.
+    pub fn note_standing(&self, rank: Rank, seq: u64) {
+        let mut standing = self.standing();
+        standing.retain(|(other, _)| *other != rank);
+        standing.push((rank, seq));
+    }
+
+    /// The ranks that have stood in a collective after the first so many.
+    pub fn standing_after(&self, collectives: u64) -> Vec<Rank> {
+        let standing = self.standing();
+        standing.iter().filter(|(_, seq)| *seq >= collectives).map(|(rank, _)| *rank).collect()
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Vec<(Rank, u64)>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Rank, Finished)>> {
@@ -149,6 +178,13 @@ mod tests {
     }
 
     #[test]
+    fn who_stands_in_a_later_collective_is_known() {
+        let finalized = Finalized::default();
+        [(1, 4), (2, 9), (1, 5), (3, 4)].map(|(rank, seq)| finalized.note_standing(Rank(rank), seq));
+        assert_eq!(finalized.standing_after(5), [Rank(2), Rank(1)]);
+    }
+
+    #[test]
     fn the_last_word_of_a_rank_counts() {
         let finalized = Finalized::default();
         assert!(finalized.of(Rank(1)).is_none() && !finalized.has_begun());
@@ -156,6 +192,7 @@ mod tests {
         finalized.note(Rank(1), FAR);
         assert!(finalized.of(Rank(1)).is_some_and(|finished| !finished.is_near));
         assert!(finalized.of(Rank(2)).is_none());
+        assert_eq!((finalized.without(2), finalized.without(3)), (None, Some((Rank(1), 3))));
         finalized.begin();
         assert!(finalized.has_begun());
     }

@@ -28,6 +28,8 @@ pub enum Notice {
     Inquiry(u64),
     /// What the sender does, for the inquiry of this number.
     Said(u64, Standing),
+    /// The sender's collective of this number makes no progress: ranks that finalized before it say so.
+    StandsIn(u64),
     /// The sender has finalized. To a rank that waits for it.
     Finalized {
         /// The rank that waits.
@@ -78,6 +80,7 @@ mod tests {
             Notice::Stall(StallNotice::Found(longest_stall())),
             Notice::Inquiry(u64::MAX),
             Notice::Said(u64::MAX, longest_standing()),
+            Notice::StandsIn(u64::MAX),
             Notice::Finalized { to: Rank(3), part: LastPart { collectives: 9, sent: u64::MAX, received: 0 } },
             Notice::Missed { rank: Rank(3), collectives: 9, during: Some(CallRecord { seq: 9, call }) },
             Notice::Missed { rank: Rank(u32::MAX), collectives: u64::MAX, during: None },
