@@ -6,7 +6,7 @@ use super::init::Notes;
 use super::split::{Shrinks, Turns};
 use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
-use crate::launch::{Fault, Finished, Health, Notice, Notify, Outstanding, StallNotice};
+use crate::launch::{Fault, Finished, Health, LastPart, Notice, Notify, Outstanding, StallNotice};
 use crate::transport::TransportKind;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -55,11 +55,23 @@ impl Membership {
     }
 }
 
+impl Membership {
+    /// This rank's collectives, if others cannot see that it made no more: kernels see what lies in memory, and with copy engines nobody
+    /// knows for whom it waits. Who has finalized has met all others.
+    fn unmet_collectives(&self) -> Option<u64> {
+        let (health, stalls, _) = self.handle.inside()?;
+        let is_unknown = stalls.is_polled() && !health.is_stopped() && !health.finalized().has_begun();
+        is_unknown.then(|| health.collectives())
+    }
+}
+
 impl Drop for Membership {
     /// Notifies the other ranks that this one leaves. A panicking thread aborts instead.
     fn drop(&mut self) {
+        let collectives = self.unmet_collectives();
         self.handle.ended();
         let Some(mut shared) = self.watch.take() else { return };
+        collectives.into_iter().for_each(|collectives| shared.note(&Notice::Leaves(collectives).to_bytes()));
         // A handle or the monitor may be using it at this moment and will release it soon; a split in progress, when the ranks have met.
         let watch = loop {
             match Arc::try_unwrap(shared) {
@@ -121,6 +133,11 @@ pub(super) fn watch(
                     let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
                     let finished = Finished { part, is_near };
                     return if to == me { health.finalized().note(rank, finished) };
+                }
+                // Comes before that it has left; between GPUs only, where no slots are counted.
+                Ok(Notice::Leaves(collectives)) => {
+                    let finished = Finished { part: LastPart::of_all(collectives), is_near: false };
+                    return health.finalized().note(rank, finished);
                 }
                 Ok(Notice::Missed { rank: guilty, during, .. }) if guilty == me => {
                     health.fail(Fault::FinalizedEarly { rank }, during);

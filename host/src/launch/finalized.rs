@@ -31,6 +31,13 @@ pub struct LastPart {
     pub received: u64,
 }
 
+impl LastPart {
+    /// Of which only the collectives are known.
+    pub fn of_all(collectives: u64) -> LastPart {
+        LastPart { collectives, sent: u64::MAX, received: u64::MAX }
+    }
+}
+
 /// What another rank has said.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
@@ -106,7 +113,7 @@ impl Finalized {
         self.lock().iter().find(|(other, _)| *other == rank).map(|(_, finished)| *finished)
     }
 
-    /// A rank, with its number of collectives, that has finalized and did not make the collective of this number.
+    /// A rank, with its number of collectives, that has finalized, or left, without the collective of this number.
     pub fn without(&self, seq: u64) -> Option<(Rank, u64)> {
         let said = self.lock();
         let part = |(rank, finished): &(Rank, Finished)| (*rank, finished.part.collectives);

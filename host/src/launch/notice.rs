@@ -30,13 +30,15 @@ pub enum Notice {
     Said(u64, Standing),
     /// The sender's collective of this number makes no progress: ranks that finalized before it say so.
     StandsIn(u64),
-    /// The sender has finalized. To a rank that waits for it.
+    /// The sender has finalized, and has done this with a rank that waits for it.
     Finalized {
         /// The rank that waits.
         to: Rank,
         /// What the sender has done.
         part: LastPart,
     },
+    /// The sender leaves after so many collectives.
+    Leaves(u64),
     /// The sender gives up because this rank has finalized without its part.
     Missed {
         /// The rank at fault.
@@ -81,6 +83,7 @@ mod tests {
             Notice::Inquiry(u64::MAX),
             Notice::Said(u64::MAX, longest_standing()),
             Notice::StandsIn(u64::MAX),
+            Notice::Leaves(u64::MAX),
             Notice::Finalized { to: Rank(3), part: LastPart { collectives: 9, sent: u64::MAX, received: 0 } },
             Notice::Missed { rank: Rank(3), collectives: 9, during: Some(CallRecord { seq: 9, call }) },
             Notice::Missed { rank: Rank(u32::MAX), collectives: u64::MAX, during: None },

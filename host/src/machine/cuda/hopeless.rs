@@ -3,7 +3,7 @@
 //! A kernel cannot ask. The thread that looks at kernels from time to time asks for them: it says for whom one waits, or in which collective this
 //! rank stands, and ranks that have finalized answer.
 
-use crate::launch::{Fault, Health, KernelAt, Notice, Notify, Standing};
+use crate::launch::{Fault, Health, KernelAt, LEFT_GRACE, Notice, Notify, Standing};
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
 use std::time::{Duration, Instant};
@@ -58,7 +58,12 @@ impl HopelessWaits {
         let guilty = fault.and_then(|fault| fault.guilty());
         let is_sure = guilty.is_some() && self.found == guilty;
         self.found = guilty;
-        (fault.filter(|_| is_sure), guilty.map(|_| LAST_LOOKS))
+        let again = match fault {
+            // It said nothing of what it did with this rank.
+            Some(Fault::PeerLeft { .. }) => LEFT_GRACE,
+            _ => LAST_LOOKS,
+        };
+        (fault.filter(|_| is_sure), guilty.map(|_| again))
     }
 
     /// The rank is somewhere else than it was.
@@ -89,11 +94,19 @@ fn ask(place: &Place, has_graphs: bool, notify: &dyn Notify) {
 fn missing(place: &Place, has_graphs: bool, health: &Health) -> Option<Fault> {
     let finalized = health.finalized();
     let peer = place.waits.map(|at| at.peer);
+    // The one that it waits for may have failed because another had left, and is not to blame.
+    let left = peer.map(|rank| health.waits().guilty(rank)).filter(|rank| health.has_left(*rank));
+    if let Some(rank) = left {
+        return Some(Fault::PeerLeft { rank });
+    }
     // What it sent to this GPU's memory is there.
     let near = peer.and_then(|rank| Some((rank, finalized.of(rank).filter(|finished| finished.is_near)?)));
     let near = near.map(|(rank, finished)| (rank, finished.part.collectives));
     let other = || collective(place, has_graphs).and_then(|seq| finalized.without(seq));
-    near.or_else(other).map(|(rank, collectives)| Fault::PeerFinalized { rank, collectives })
+    near.or_else(other).map(|(rank, collectives)| match health.has_left(rank) {
+        true => Fault::PeerLeft { rank },
+        false => Fault::PeerFinalized { rank, collectives },
+    })
 }
 
 #[cfg(test)]
@@ -164,6 +177,20 @@ mod tests {
         let found = Some(Fault::PeerFinalized { rank: Rank(1), collectives: 3 });
         assert_eq!(faults(&standing(Func::AllGather, false), false, &health, &said)[3], found);
         assert_eq!(*said.0.lock().unwrap(), [Notice::StandsIn(3)]);
+    }
+
+    #[test]
+    fn a_rank_that_left_is_named_by_who_waits_for_it_or_for_one_that_does() {
+        let (health, said) = (Health::new(Rank(0), 4), Said::default());
+        health.note_left(Rank(3));
+        assert_eq!(faults(&standing(Func::Recv, true), false, &health, &said), [None; 5]);
+        health.waits().note(Rank(2), Some(Rank(3)));
+        let found = Some(Fault::PeerLeft { rank: Rank(3) });
+        assert_eq!(faults(&standing(Func::Recv, true), false, &health, &said)[3], found);
+        // Copy engines: it left before this collective.
+        assert_eq!(faults(&standing(Func::AllGather, false), false, &health, &said), [None; 5]);
+        finalize(&health, 3, 3, false);
+        assert_eq!(faults(&standing(Func::AllGather, false), false, &health, &said)[3], found);
     }
 
     #[test]
