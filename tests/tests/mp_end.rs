@@ -132,7 +132,11 @@ fn roots_that_differ_are_named_at_the_end() {
         for rank in &mut job.ranks {
             let failure = rank.failure(SOON);
             let other = u32::from(rank.rank == 0);
-            assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("CallsDiffer", &[other][..]), "{failure:?}");
+            assert_eq!(
+                (failure.kind.as_str(), &failure.guilty[..]),
+                ("CallsDiffer", &[other][..]),
+                "{failure:?}"
+            );
         }
         all_end_well(&mut job, &[]);
     }

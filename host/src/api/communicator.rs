@@ -201,7 +201,9 @@ impl<M: Init> Comm<M> {
     /// Unlike a drop it says how that went. Ranks that share a thread use [`Self::finalize_all`].
     ///
     /// # Errors
-    /// [`Error::Operation`]: the communicator had failed, or fails by now. [`Error::Bootstrap`]: a rank did not call it.
+    /// [`Error::Operation`]: the communicator had failed, or fails by now; another rank waits for this one's part in an operation
+    /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]). [`Error::Bootstrap`]: a rank did not
+    /// call it.
     pub fn finalize(self) -> Result<(), Error> {
         self.is_ours()?;
         M::settle(self.cell(), false);

@@ -119,8 +119,7 @@ fn difference(me: Rank, all: &[CallsMade], latest: &[LatestCalls]) -> Option<Dif
     let (rank, theirs) = others.next()?;
     let more = others.count() as u32;
     let empty = LatestCalls::default();
-    let [our_latest, their_latest] =
-        [me, rank].map(|rank| latest.get(rank.index()).unwrap_or(&empty));
+    let [our_latest, their_latest] = [me, rank].map(|rank| latest.get(rank.index()).unwrap_or(&empty));
     let counts = [mine.count, theirs.count];
     let first = first_that_differs(counts, our_latest, their_latest);
     let [ours, theirs] = first.map_or([None; 2], |seq| [our_latest.get(seq), their_latest.get(seq)]);
@@ -145,7 +144,8 @@ mod tests {
     use oxccl_shared::abi::{DataType, Func, RedOp};
 
     fn record(seq: u64, root: u32) -> CallRecord {
-        let call = Call { func: Func::Reduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(root), count: 8 };
+        let call =
+            Call { func: Func::Reduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(root), count: 8 };
         CallRecord { seq, call }
     }
 
@@ -176,11 +176,8 @@ mod tests {
     #[test]
     fn the_first_call_that_differs_is_named_with_its_rank() {
         let roots: [&[u32]; 4] = [&[0, 1, 7], &[0, 2, 7], &[0, 1, 7], &[0, 3, 7]];
-        let differs = |rank, more, root| Fault::CallsDiffer {
-            rank: Rank(rank),
-            more,
-            theirs: Some(record(1, root)),
-        };
+        let differs =
+            |rank, more, root| Fault::CallsDiffer { rank: Rank(rank), more, theirs: Some(record(1, root)) };
         assert_eq!(found(0, &roots), Some((differs(1, 1, 2), Some(record(1, 1)))));
         assert_eq!(found(1, &roots), Some((differs(0, 2, 1), Some(record(1, 2)))));
     }

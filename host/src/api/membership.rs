@@ -132,7 +132,9 @@ pub(super) fn watch(
                 Ok(Notice::Finalized { to, part }) => {
                     let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
                     let finished = Finished { part, is_near };
-                    return if to == me { health.finalized().note(rank, finished) };
+                    return if to == me {
+                        health.finalized().note(rank, finished)
+                    };
                 }
                 // Comes before that it has left; between GPUs only, where no slots are counted.
                 Ok(Notice::Leaves(collectives)) => {

@@ -187,7 +187,9 @@ mod tests {
     #[test]
     fn who_stands_in_a_later_collective_is_known() {
         let finalized = Finalized::default();
-        [(1, 4), (2, 9), (1, 5), (3, 4)].map(|(rank, seq)| finalized.note_standing(Rank(rank), seq));
+        [(1, 4), (2, 9), (1, 5), (3, 4)]
+            .iter()
+            .for_each(|&(rank, seq)| finalized.note_standing(Rank(rank), seq));
         assert_eq!(finalized.standing_after(5), [Rank(2), Rank(1)]);
     }
 

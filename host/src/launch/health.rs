@@ -108,7 +108,9 @@ impl Fault {
             | Fault::Mismatch { rank, .. }
             | Fault::Placement { rank } => Some(rank),
             Fault::Link { error } => error.peer(),
-            Fault::Aborted | Fault::Revoked | Fault::SelfMessages | Fault::Panicked | Fault::Gpu { .. } => None,
+            Fault::Aborted | Fault::Revoked | Fault::SelfMessages | Fault::Panicked | Fault::Gpu { .. } => {
+                None
+            }
         }
     }
 }
@@ -143,7 +145,9 @@ impl fmt::Display for Outstanding {
                  every rank makes its last call before it finalizes"
             )?,
             Fault::FinalizedEarly { rank } => return self.write_finalized_early(f, rank),
-            Fault::CallsDiffer { rank, more, theirs } => return self.write_difference(f, (rank, more), theirs),
+            Fault::CallsDiffer { rank, more, theirs } => {
+                return self.write_difference(f, (rank, more), theirs);
+            }
             Fault::Timeout { rank, waited } => write!(
                 f,
                 "rank {rank} did not do its part within {:.1} s (raise OXCCL_TIMEOUT if it may take longer)",
@@ -534,6 +538,26 @@ mod tests {
         assert!(fault.to_string().ends_with("; outstanding here: receive of 8 float from rank 0"));
         assert!(fault.told().ends_with("; outstanding there: receive of 8 float from rank 0"));
         assert_eq!(Outstanding { during: None, ..fault }.told(), "aborted by this process");
+    }
+
+    #[test]
+    fn a_finalize_is_told_apart_by_who_did_it() {
+        let call = Call { func: Func::Recv, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let record = CallRecord { seq: 2, call };
+        let text = |fault, during| Outstanding { during, fault }.to_string();
+        assert_eq!(
+            text(Fault::FinalizedEarly { rank: Rank(1) }, Some(record)),
+            "this rank finalized the communicator while rank 1 waited for its part; outstanding there: receive of 8 float from rank 0"
+        );
+        let reduce =
+            |root| CallRecord { seq: 2, call: Call { func: Func::Reduce, root: Rank(root), ..call } };
+        let differs = |more, theirs| Fault::CallsDiffer { rank: Rank(1), more, theirs };
+        assert_eq!(
+            text(differs(2, Some(reduce(3))), Some(reduce(0))),
+            "at finalize, rank 1 and 2 more had not made the same collectives as this rank: rank 1 called reduce of 8 float, sum, root 3 \
+             (operation 2), this rank reduce of 8 float, sum, root 0 (operation 2)"
+        );
+        assert!(text(differs(0, None), None).ends_with("the first that differs is long ago"));
     }
 
     #[test]

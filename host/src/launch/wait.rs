@@ -357,7 +357,8 @@ impl WaitContext {
         let ours = traffic.filter(|_| !self.drives.stand_for(on.peer)).map(|traffic| traffic.read());
         let is_alone = finished.leaves_waiting(on.what, self.during.get(), ours);
         // What it sent before may have come since the kernel looked last.
-        (is_alone && self.clock.left_since(on.peer).elapsed() > LAST_LOOKS).then_some(finished.part.collectives)
+        (is_alone && self.clock.left_since(on.peer).elapsed() > LAST_LOOKS)
+            .then_some(finished.part.collectives)
     }
 
     /// An operation may last although each of its waits is short: then somebody may be slow.
@@ -419,6 +420,7 @@ const CLOCK_EVERY_VISITS: u32 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::{Finished, LastPart};
     use oxccl_shared::abi::Rank;
     use std::sync::Mutex;
 
@@ -466,6 +468,20 @@ mod tests {
         assert!(visit_for(&context, LEFT_GRACE / 2, &mut polls).is_ok());
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_err());
         assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
+    }
+
+    /// Whatever the timeout, which was all that ended it.
+    #[test]
+    fn a_wait_for_a_rank_that_has_finalized_ends_unless_its_data_is_on_its_way() {
+        let part = LastPart { collectives: 7, sent: 1, received: 0 };
+        for (sent, ends) in [(1, false), (0, true)] {
+            let (context, mut polls) = (context(Duration::from_secs(60)), 0);
+            let part = LastPart { sent, ..part };
+            context.health().finalized().note(Rank(1), Finished { part, is_near: false });
+            assert_eq!(visit_for(&context, LAST_LOOKS * 4, &mut polls).is_err(), ends);
+            let found = context.health().fault().map(|outstanding| outstanding.fault);
+            assert_eq!(found, ends.then_some(Fault::PeerFinalized { rank: Rank(1), collectives: 7 }));
+        }
     }
 
     /// A rank that is stopped, continued and stopped again within one operation was reported once: the second wait was for the same

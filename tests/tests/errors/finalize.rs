@@ -21,9 +21,7 @@ fn end_by(
     part: impl Fn(&Communicator) -> Result<(), Error> + Sync,
 ) -> Vec<Option<Error>> {
     let started = Instant::now();
-    let errors = on_threads(ranks.into_iter(), |rank| {
-        part(&rank).and_then(|()| rank.finalize()).err()
-    });
+    let errors = on_threads(ranks.into_iter(), |rank| part(&rank).and_then(|()| rank.finalize()).err());
     assert!(started.elapsed() < SOON, "{:?}: {errors:?}", started.elapsed());
     errors
 }
@@ -122,7 +120,10 @@ fn a_message_that_nobody_took_hides_nothing() {
         });
         assert!(errors.iter().all(Option::is_some), "{transport:?}: {errors:?}");
         let faults: Vec<_> = errors.iter().flatten().map(Error::fault).collect();
-        let is_named = matches!(faults[0], Some(Fault::PeerFinalized { rank: Rank(1), .. } | Fault::Mismatch { rank: Rank(1), .. }));
+        let is_named = matches!(
+            faults[0],
+            Some(Fault::PeerFinalized { rank: Rank(1), .. } | Fault::Mismatch { rank: Rank(1), .. })
+        );
         assert!(is_named, "{transport:?}: {errors:?}");
     }
 }
@@ -195,6 +196,20 @@ fn roots_that_differ_in_the_last_call_are_named_at_finalize() {
     }
 }
 
+/// The two met in one all-gather, each with what the other could not read.
+#[test]
+fn a_split_while_another_finalizes_ends() {
+    let _deadline = Deadline::start("a_split_while_another_finalizes_ends", LIMIT);
+    let errors = end_by(ranks(2, TransportKind::Shm), |rank| match rank.rank() {
+        0 => rank.split(Some(0), 0).map(drop),
+        _ => Ok(()),
+    });
+    let texts: Vec<_> = errors.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 2, "{errors:?}");
+    assert!(texts[0].contains("rank 1"), "{texts:?}");
+    assert!(texts[1].contains("rank 0") && texts[1].contains("such as a split"), "{texts:?}");
+}
+
 /// The root of a broadcast does not wait for those that leave it out.
 #[test]
 fn a_last_call_that_one_rank_leaves_out_is_named_at_finalize() {
@@ -206,7 +221,10 @@ fn a_last_call_that_one_rank_leaves_out_is_named_at_finalize() {
         });
         let texts: Vec<_> = errors.iter().flatten().map(ToString::to_string).collect();
         assert_eq!(texts.len(), 2, "{transport:?}: {texts:?}");
-        assert!(texts[0].contains("rank 1 did not call broadcast of 8 uint8, root 0 (operation 0)"), "{texts:?}");
+        assert!(
+            texts[0].contains("rank 1 did not call broadcast of 8 uint8, root 0 (operation 0)"),
+            "{texts:?}"
+        );
         assert!(texts[1].contains("this rank did not call broadcast of 8 uint8"), "{texts:?}");
     }
 }

@@ -155,7 +155,10 @@ mod tests {
         // It made this collective: what it sent lies there, and the kernel waits for more.
         finalize(&health, 2, 4, true);
         let found = Some(Fault::PeerFinalized { rank: Rank(2), collectives: 4 });
-        assert_eq!(faults(&standing(Func::AllReduce, true), false, &health, &said)[2..], [None, found, found]);
+        assert_eq!(
+            faults(&standing(Func::AllReduce, true), false, &health, &said)[2..],
+            [None, found, found]
+        );
         assert_eq!(faults(&standing(Func::Recv, true), true, &health, &said)[3], found);
     }
 
@@ -167,7 +170,11 @@ mod tests {
         finalize(&health, 3, 3, false);
         let found = Some(Fault::PeerFinalized { rank: Rank(3), collectives: 3 });
         assert_eq!(faults(&standing(Func::AllReduce, true), false, &health, &said)[3], found);
-        assert_eq!(faults(&standing(Func::AllReduce, true), true, &health, &said), [None; 5], "numbers say nothing");
+        assert_eq!(
+            faults(&standing(Func::AllReduce, true), true, &health, &said),
+            [None; 5],
+            "numbers say nothing"
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! From a kernel's stop cause to the communicator's fault.
 
 use super::driver::{CudaError, Event, StreamRef};
+use super::hopeless::HopelessWaits;
 use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
-use super::hopeless::HopelessWaits;
 use super::stands::{Found, Looks};
 use crate::gpu::KernelError;
 use crate::launch::{
