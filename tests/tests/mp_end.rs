@@ -94,6 +94,54 @@ fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
     }
 }
 
+/// One rank waits in a call that another, which finalizes, never makes.
+fn one_finalizes(launch: Launch, call: &str) {
+    let mut job = launch.start_each(|rank| {
+        let what = ["finalize", call, "idle"][rank as usize];
+        format!("join barrier {what} {LEAVE}")
+    });
+    let finalized_at = job.ranks[0].line("finalizes", SOON).at;
+    expect_all(&mut job, &[0], "PeerFinalized", 0, finalized_at, Duration::from_secs(3));
+    let (pid, text) = (job.ranks[0].pid(), job.ranks[1].seen("failed ").expect("it failed").text);
+    assert!(text.contains(&format!("(rank 0 is process {pid} of ")), "{text}");
+    let failure = job.ranks[0].failure(SOON);
+    assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("FinalizedEarly", &[1][..]), "{failure:?}");
+    all_end_well(&mut job, &[]);
+}
+
+#[test]
+fn a_rank_that_finalizes_is_named_by_those_who_wait_for_it() {
+    for transport in ["shm", "tcp"] {
+        for call in ["recv=100:0", "all-reduce=100000", "send=60000000:0"] {
+            one_finalizes(Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport), call);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_finalizes_is_named_over_networks() {
+    one_finalizes(Launch::new(RANK, 3).env("OXCCL_TRANSPORT", "net").env("NCCL_NET", "Socket"), "recv=100:0");
+}
+
+/// Every rank sends to another root, and none waits for anything.
+#[test]
+fn roots_that_differ_are_named_at_the_end() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 4).env("OXCCL_TRANSPORT", transport);
+        let mut job = launch.start_each(|rank| format!("join reduce=8:{} finalize {LEAVE}", (rank + 3) % 4));
+        for rank in &mut job.ranks {
+            let failure = rank.failure(SOON);
+            let other = u32::from(rank.rank == 0);
+            assert_eq!(
+                (failure.kind.as_str(), &failure.guilty[..]),
+                ("CallsDiffer", &[other][..]),
+                "{failure:?}"
+            );
+        }
+        all_end_well(&mut job, &[]);
+    }
+}
+
 /// Others' last data may still be in flight: leaving at once after the last call breaks nothing. Models a data
 /// loader's workers: the child has the communicator's memory and descriptors, but none of its threads.
 #[test]

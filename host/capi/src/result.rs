@@ -115,11 +115,17 @@ fn code_of_connect(error: &ConnectError) -> Code {
 fn code_of_fault(fault: Fault) -> Code {
     match fault {
         Fault::Aborted | Fault::Revoked => Code::InvalidUsage,
-        Fault::PeerAborted { .. } | Fault::PeerDied { .. } | Fault::PeerLeft { .. } | Fault::Link { .. } => {
-            Code::RemoteError
-        }
+        Fault::PeerAborted { .. }
+        | Fault::PeerDied { .. }
+        | Fault::PeerLeft { .. }
+        | Fault::PeerFinalized { .. }
+        | Fault::Link { .. } => Code::RemoteError,
         Fault::Timeout { .. } => Code::Timeout,
-        Fault::Mismatch { .. } | Fault::Placement { .. } | Fault::SelfMessages => Code::InvalidUsage,
+        Fault::Mismatch { .. }
+        | Fault::Placement { .. }
+        | Fault::SelfMessages
+        | Fault::FinalizedEarly { .. }
+        | Fault::CallsDiffer { .. } => Code::InvalidUsage,
         Fault::Panicked => Code::InternalError,
         Fault::Gpu { .. } => Code::UnhandledCudaError,
     }

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::error::{ArgumentError, DeviceError, Error};
+use super::farewell;
 use super::handle::CommHandle;
 use super::init::Init;
 use super::membership::Membership;
@@ -200,7 +201,9 @@ impl<M: Init> Comm<M> {
     /// Unlike a drop it says how that went. Ranks that share a thread use [`Self::finalize_all`].
     ///
     /// # Errors
-    /// [`Error::Operation`]: the communicator had failed, or fails by now. [`Error::Bootstrap`]: a rank did not call it.
+    /// [`Error::Operation`]: the communicator had failed, or fails by now; another rank waits for this one's part in an operation
+    /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]). [`Error::Bootstrap`]: a rank did not
+    /// call it.
     pub fn finalize(self) -> Result<(), Error> {
         self.is_ours()?;
         M::settle(self.cell(), false);
@@ -213,10 +216,11 @@ impl<M: Init> Comm<M> {
             Err(busy) => return Err(busy.into()),
         };
         drained.map_err(|outstanding| self.member.operation_error(outstanding))?;
-        let met = self.member.watch().bootstrap().barrier();
-        // A fault says more than the barrier that it broke.
-        self.async_error().map_or(Ok(()), Err)?;
-        Ok(met?)
+        let (health, calls) = match self.engine() {
+            Ok(engine) => (engine.machine().health().clone(), engine.collectives()),
+            Err(busy) => return Err(busy.into()),
+        };
+        farewell::meet(&self.member, &health, calls)
     }
 
     /// As [`Self::finalize`], on a thread of its own. Dropping what is returned aborts the communicator.

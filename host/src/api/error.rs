@@ -12,6 +12,7 @@ use crate::launch::{Fault, Outstanding};
 use crate::plan::tuning::Impossible;
 use crate::tuner::TunerError;
 use oxccl_shared::abi::{DataType, Func, Rank};
+use std::fmt;
 use thiserror::Error;
 
 /// Any error of the library.
@@ -295,7 +296,7 @@ pub enum BlocksError {
 
 /// A running operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("rank {rank} of {nranks}: {outstanding}")]
+#[error("rank {rank} of {nranks}: {outstanding}{}", Place(.outstanding, .place))]
 pub struct OperationError {
     /// The rank that reports.
     pub rank: Rank,
@@ -303,6 +304,20 @@ pub struct OperationError {
     pub nranks: u32,
     /// The fault and the outstanding operation.
     pub outstanding: Outstanding,
+    /// The process of the rank that the fault names, if it names one, and its host.
+    pub place: Option<&'static str>,
+}
+
+/// The end of a line that names a rank.
+struct Place<'a>(&'a Outstanding, &'a Option<&'static str>);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.fault.guilty().zip(*self.1) {
+            Some((rank, place)) => write!(f, " (rank {rank} is {place})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl OperationError {

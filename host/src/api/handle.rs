@@ -79,7 +79,12 @@ struct Joined {
 
 impl Joined {
     fn check(&self) -> Result<(), Error> {
-        self.probe.check().map_err(|outstanding| operation_error((self.rank, self.nranks), outstanding))
+        self.probe.check().map_err(|outstanding| self.error(outstanding))
+    }
+
+    fn error(&self, outstanding: Outstanding) -> Error {
+        let place = outstanding.fault.guilty().and_then(|rank| self.stalls.place_in_error(rank));
+        OperationError { rank: self.rank, nranks: self.nranks, outstanding, place }.into()
     }
 }
 
@@ -137,6 +142,17 @@ impl CommHandle {
             Stage::Joined(joined) => joined.clone(),
         };
         joined.check().err()
+    }
+
+    /// What stopped it, as its operations say it.
+    pub(super) fn operation_error(&self, outstanding: Outstanding) -> Error {
+        let joined = match &*self.stage() {
+            Stage::Joined(joined) => joined.clone(),
+            Stage::Joining { rank, nranks, .. }
+            | Stage::Failed { rank, nranks, .. }
+            | Stage::Ended { rank, nranks, .. } => return operation_error((*rank, *nranks), outstanding),
+        };
+        joined.error(outstanding)
     }
 
     /// How far the communicator has come.
@@ -297,7 +313,7 @@ impl CommHandle {
             Stage::Ended { error, .. } => (CommState::Ended, error.clone()),
             Stage::Joined(joined) => match joined.health.fault() {
                 Some(fault) => {
-                    let error = operation_error((joined.rank, joined.nranks), fault);
+                    let error = joined.error(fault);
                     (CommState::Failed, Some(error))
                 }
                 None => (CommState::Ready, None),
@@ -338,7 +354,7 @@ impl fmt::Debug for CommHandle {
 }
 
 pub(super) fn operation_error((rank, nranks): (Rank, u32), outstanding: Outstanding) -> Error {
-    OperationError { rank, nranks, outstanding }.into()
+    OperationError { rank, nranks, outstanding, place: None }.into()
 }
 
 /// The error of a rank that its own process aborted.

@@ -1,12 +1,13 @@
 //! The part of a communicator that is independent of its machine: a rank among others, and its membership events.
 
 use super::error::Error;
-use super::handle::{CommHandle, operation_error};
+use super::handle::CommHandle;
 use super::init::Notes;
 use super::split::{Shrinks, Turns};
 use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
-use crate::launch::{Fault, Health, Notice, Notify, Outstanding, StallNotice};
+use crate::launch::{Fault, Finished, Health, LastPart, Notice, Notify, Outstanding, StallNotice};
+use crate::transport::TransportKind;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::sync::{Arc, OnceLock, Weak};
@@ -50,15 +51,27 @@ impl Membership {
     }
 
     pub fn operation_error(&self, outstanding: Outstanding) -> Error {
-        operation_error((self.rank, self.nranks), outstanding)
+        self.handle.operation_error(outstanding)
+    }
+}
+
+impl Membership {
+    /// This rank's collectives, if others cannot see that it made no more: kernels see what lies in memory, and with copy engines nobody
+    /// knows for whom it waits. Who has finalized has met all others.
+    fn unmet_collectives(&self) -> Option<u64> {
+        let (health, stalls, _) = self.handle.inside()?;
+        let is_unknown = stalls.is_polled() && !health.is_stopped() && !health.finalized().has_begun();
+        is_unknown.then(|| health.collectives())
     }
 }
 
 impl Drop for Membership {
     /// Notifies the other ranks that this one leaves. A panicking thread aborts instead.
     fn drop(&mut self) {
+        let collectives = self.unmet_collectives();
         self.handle.ended();
         let Some(mut shared) = self.watch.take() else { return };
+        collectives.into_iter().for_each(|collectives| shared.note(&Notice::Leaves(collectives).to_bytes()));
         // A handle or the monitor may be using it at this moment and will release it soon; a split in progress, when the ranks have met.
         let watch = loop {
             match Arc::try_unwrap(shared) {
@@ -83,7 +96,7 @@ pub(super) fn watch(
     notes: Option<Notes>,
 ) -> Arc<Watch> {
     let (health, stalls) = (health.clone(), stalls.clone());
-    let looks = stalls.clone();
+    let (looks, own) = (stalls.clone(), health.clone());
     let me = bootstrap.rank();
     let this = Arc::new(OnceLock::<Weak<Watch>>::new());
     let replies = this.clone();
@@ -102,7 +115,40 @@ pub(super) fn watch(
         PeerEvent::PeerNote { rank, note } => {
             let theirs = match Notice::from_bytes(&note) {
                 Ok(Notice::Call(theirs)) => theirs,
-                Ok(Notice::WaitsFor(peer)) => return health.waits().note(rank, peer),
+                Ok(Notice::WaitsFor(peer)) => {
+                    health.waits().note(rank, peer);
+                    if peer == Some(me) && health.finalized().has_begun() {
+                        say_finalized(&replies, &health, rank);
+                    }
+                    return;
+                }
+                Ok(Notice::StandsIn(seq)) => {
+                    health.finalized().note_standing(rank, seq);
+                    if health.finalized().has_begun() && seq >= health.collectives() {
+                        say_finalized(&replies, &health, rank);
+                    }
+                    return;
+                }
+                Ok(Notice::Finalized { to, part }) => {
+                    let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
+                    let finished = Finished { part, is_near };
+                    return if to == me {
+                        health.finalized().note(rank, finished)
+                    };
+                }
+                // Comes before that it has left; between GPUs only, where no slots are counted.
+                Ok(Notice::Leaves(collectives)) => {
+                    let finished = Finished { part: LastPart::of_all(collectives), is_near: false };
+                    return health.finalized().note(rank, finished);
+                }
+                Ok(Notice::Missed { rank: guilty, during, .. }) if guilty == me => {
+                    health.fail(Fault::FinalizedEarly { rank }, during);
+                    return;
+                }
+                Ok(Notice::Missed { rank, collectives, .. }) => {
+                    health.fail(Fault::PeerFinalized { rank, collectives }, None);
+                    return;
+                }
                 // The guilty one is to hear that the other gave up, which follows.
                 Ok(Notice::TimedOut { rank, waited }) if rank != me => {
                     health.fail(Fault::Timeout { rank, waited }, None);
@@ -132,10 +178,23 @@ pub(super) fn watch(
     let watch = Arc::new(watch);
     // The cell is not shared yet, so it is empty.
     let _ = this.set(Arc::downgrade(&watch));
+    let mut has_said = false;
     watch.call_back(Box::new(move |now, neighbours| {
+        // Those that wait from now on are answered when they say so.
+        if own.finalized().has_begun() && !std::mem::replace(&mut has_said, true) {
+            let standing = own.finalized().standing_after(own.collectives());
+            own.waits().for_me().chain(standing).for_each(|rank| say_finalized(&this, &own, rank));
+        }
         looks.tick(now, neighbours, &|notice: StallNotice| tell(&this, notice))
     }));
     watch
+}
+
+/// Tells a rank that waits for this one that nothing more comes of it.
+fn say_finalized(to: &OnceLock<Weak<Watch>>, health: &Health, rank: Rank) {
+    if let Some(watch) = to.get().and_then(Weak::upgrade) {
+        watch.note(&Notice::Finalized { to: rank, part: health.part_with(rank) }.to_bytes());
+    }
 }
 
 /// Reports over the bootstrap's ring, while the communicator exists.

@@ -24,6 +24,8 @@ const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 pub(super) struct Stalls {
     me: Rank,
     names: Names,
+    /// Of the rank that the communicator's error names.
+    place_in_error: OnceLock<(Rank, &'static str)>,
     warn: Duration,
     /// How long a host may be silent.
     outage: Duration,
@@ -76,6 +78,7 @@ impl Stalls {
         Stalls {
             me,
             names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
+            place_in_error: OnceLock::new(),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -128,6 +131,16 @@ impl Stalls {
     /// The random number that names it, the same on all ranks.
     pub fn number(&self) -> u64 {
         self.names.number
+    }
+
+    /// Where the rank is that the communicator's error names. Kept for the rest of the process: a communicator fails but once.
+    pub fn place_in_error(&self, rank: Rank) -> Option<&'static str> {
+        let place = self.names.places.get(rank.index())?;
+        let keep = || -> (Rank, &'static str) {
+            (rank, Box::leak(format!("process {} of {}", place.process, place.host).into_boxed_str()))
+        };
+        let (of, text) = *self.place_in_error.get_or_init(keep);
+        (of == rank).then_some(text)
     }
 
     /// Where each rank is.
@@ -302,10 +315,12 @@ impl Running {
         Standing { links, ..standing }
     }
 
-    fn poll(&self, now: Duration) {
-        let Some(polled) = &self.polled else { return };
+    /// Asks the machine. Returns when to ask it again, if that is soon.
+    fn poll(&self, now: Duration) -> Option<Duration> {
+        let polled = self.polled.as_ref()?;
         let standing = self.probe.standing();
         polled.lock().unwrap_or_else(PoisonError::into_inner).learn(standing, now);
+        self.probe.end_hopeless(&standing)
     }
 }
 
@@ -341,11 +356,13 @@ impl Polled {
 
 /// Asks the machine from time to time, until the communicator is gone.
 fn poll(stalls: &Weak<Stalls>, every: Duration) {
+    let mut next = every;
     loop {
-        std::thread::park_timeout(every);
+        std::thread::park_timeout(next);
         let Some(stalls) = stalls.upgrade() else { return };
         let now = stalls.now(Instant::now());
-        stalls.running.get().into_iter().for_each(|running| running.poll(now));
+        let soon = stalls.running.get().and_then(|running| running.poll(now));
+        next = soon.map_or(every, |soon| soon.min(every));
     }
 }
 

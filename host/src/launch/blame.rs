@@ -40,6 +40,11 @@ impl Waits {
         }
     }
 
+    /// The ranks that wait for this one.
+    pub fn for_me(&self) -> impl Iterator<Item = Rank> {
+        (0..self.of.len() as u32).map(Rank).filter(|rank| self.of(*rank) == Some(self.me))
+    }
+
     fn of(&self, rank: Rank) -> Option<Rank> {
         // ACQUIRE pairs with RELEASE in `note`.
         self.of.get(rank.index())?.load_acquire().checked_sub(1).map(Rank)
@@ -87,6 +92,14 @@ mod tests {
         let moved_on = waits(&[(1, 2), (2, 3)]);
         moved_on.note(Rank(1), None);
         assert_eq!(moved_on.guilty(Rank(1)), Rank(1));
+    }
+
+    #[test]
+    fn those_that_wait_for_this_rank_are_known() {
+        let waits = waits(&[(1, 0), (2, 1), (4, 0)]);
+        assert_eq!(waits.for_me().collect::<Vec<_>>(), [Rank(1), Rank(4)]);
+        waits.note(Rank(1), None);
+        assert_eq!(waits.for_me().collect::<Vec<_>>(), [Rank(4)]);
     }
 
     #[test]

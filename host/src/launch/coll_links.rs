@@ -54,6 +54,10 @@ impl Drive for CollLinks {
         self.failure
     }
 
+    fn stands_for(&self, peer: Rank) -> bool {
+        peer == self.next_head
+    }
+
     /// Every head has its reductions under way: nobody but the network can end them.
     fn beyond(&mut self, on: Wait, waited: Duration) -> Option<LinkError> {
         let awaited = self.end.awaited().filter(|_| on.peer == self.next_head)?;

@@ -107,6 +107,11 @@ pub(crate) trait Drive: Send {
         None
     }
 
+    /// Whether slots to or from the rank may be those of a network, which the rank itself does not count.
+    fn stands_for(&self, _peer: Rank) -> bool {
+        false
+    }
+
     /// What was under way at the failure, for a log.
     fn post_mortem(&self) -> Option<&str> {
         None

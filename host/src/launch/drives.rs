@@ -6,6 +6,7 @@ use super::link_error::LinkError;
 use super::net_links::NetLinks;
 use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
+use oxccl_shared::abi::Rank;
 use std::cell::{Cell, RefCell, RefMut};
 use std::time::{Duration, Instant};
 
@@ -111,6 +112,12 @@ impl Drives {
     #[cold]
     pub(crate) fn beyond(&self, on: Wait, waited: Duration) -> Option<LinkError> {
         self.all().iter_mut().find_map(|drive| drive.beyond(on, waited))
+    }
+
+    /// Whether slots to or from the rank may be those of a network.
+    #[cold]
+    pub(crate) fn stand_for(&self, peer: Rank) -> bool {
+        self.all().iter().any(|drive| drive.stands_for(peer))
     }
 
     /// Writes to the log what was under way when a drive failed.

@@ -41,6 +41,11 @@ impl<M: Machine> Engine<M> {
         &self.machine
     }
 
+    /// How many collectives it has begun, and a digest of all of them in order.
+    pub(crate) fn collectives(&self) -> (u64, u32) {
+        self.history.all()
+    }
+
     /// The same, for what it does beside calls.
     pub(crate) fn machine_mut(&mut self) -> &mut M {
         &mut self.machine

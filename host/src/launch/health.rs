@@ -1,6 +1,7 @@
 //! Whether a communicator is usable: state shared with its abort handles and its monitor thread.
 
 use super::blame::Waits;
+use super::finalized::{Finalized, LastPart};
 use super::link_error::LinkError;
 use super::recorder::Recorder;
 use super::stall::{IdleWindow, Standing};
@@ -34,6 +35,27 @@ pub enum Fault {
     PeerLeft {
         /// Which.
         rank: Rank,
+    },
+    /// A rank finalized its communicator without its part in what others wait for.
+    PeerFinalized {
+        /// Which.
+        rank: Rank,
+        /// The collectives that it made.
+        collectives: u64,
+    },
+    /// This rank finalized while another waited for its part.
+    FinalizedEarly {
+        /// Who waited.
+        rank: Rank,
+    },
+    /// Ranks finalized, and had not made the same collectives.
+    CallsDiffer {
+        /// The first that differs from this one.
+        rank: Rank,
+        /// How many others differ.
+        more: u32,
+        /// Its first collective that differs, if it made that and it is known.
+        theirs: Option<CallRecord>,
     },
     /// A peer made no progress before the timeout.
     Timeout {
@@ -72,6 +94,27 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// The other rank that it names.
+    pub fn guilty(&self) -> Option<Rank> {
+        match *self {
+            Fault::PeerAborted { rank }
+            | Fault::PeerDied { rank }
+            | Fault::PeerLeft { rank }
+            | Fault::PeerFinalized { rank, .. }
+            | Fault::FinalizedEarly { rank }
+            | Fault::CallsDiffer { rank, .. }
+            | Fault::Timeout { rank, .. }
+            | Fault::Mismatch { rank, .. }
+            | Fault::Placement { rank } => Some(rank),
+            Fault::Link { error } => error.peer(),
+            Fault::Aborted | Fault::Revoked | Fault::SelfMessages | Fault::Panicked | Fault::Gpu { .. } => {
+                None
+            }
+        }
+    }
+}
+
 /// The operation during which a fault was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
@@ -95,6 +138,15 @@ impl fmt::Display for Outstanding {
             Fault::PeerDied { rank } => write!(f, "rank {rank} died: its process or host is gone")?,
             Fault::PeerLeft { rank } => {
                 write!(f, "rank {rank} closed its communicator while others wait for it")?
+            }
+            Fault::PeerFinalized { rank, collectives } => write!(
+                f,
+                "rank {rank} has finalized its communicator after {collectives} collectives, without its part in what others wait for: \
+                 every rank makes its last call before it finalizes"
+            )?,
+            Fault::FinalizedEarly { rank } => return self.write_finalized_early(f, rank),
+            Fault::CallsDiffer { rank, more, theirs } => {
+                return self.write_difference(f, (rank, more), theirs);
             }
             Fault::Timeout { rank, waited } => write!(
                 f,
@@ -132,6 +184,27 @@ impl fmt::Display for Outstanding {
 }
 
 impl Outstanding {
+    fn write_finalized_early(&self, f: &mut fmt::Formatter<'_>, rank: Rank) -> fmt::Result {
+        write!(f, "this rank finalized the communicator while rank {rank} waited for its part")?;
+        self.during.iter().try_for_each(|theirs| write!(f, "; outstanding there: {theirs}"))
+    }
+
+    fn write_difference(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        (rank, more): (Rank, u32),
+        theirs: Option<CallRecord>,
+    ) -> fmt::Result {
+        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        write!(f, "at finalize, rank {rank}{others} had not made the same collectives as this rank: ")?;
+        match (self.during, theirs) {
+            (Some(ours), Some(theirs)) => write!(f, "rank {rank} called {theirs}, this rank {ours}"),
+            (Some(ours), None) => write!(f, "rank {rank} did not call {ours}"),
+            (None, Some(theirs)) => write!(f, "this rank did not call {theirs} of rank {rank}"),
+            (None, None) => write!(f, "the first that differs is long ago"),
+        }
+    }
+
     /// In the words of which other ranks are told: what is outstanding is so at this one.
     pub fn told(&self) -> String {
         let fault = Outstanding { during: None, ..*self };
@@ -143,7 +216,7 @@ impl Outstanding {
 }
 
 /// Calls kept for comparison with other ranks'.
-const LEDGER_RECORDS: usize = 16;
+pub(crate) const LEDGER_RECORDS: usize = 16;
 
 /// One communicator's health and the ledger of its latest calls.
 #[derive(Default)]
@@ -155,6 +228,8 @@ pub struct Health {
     left: Box<[Word<u32, Sys>]>,
     /// For which rank each rank waits.
     waits: Waits,
+    /// Who has finalized.
+    finalized: Finalized,
     /// Writer: the executor.
     ledger: Line128<[LedgerRecord; LEDGER_RECORDS]>,
     /// Called once a fault is recorded.
@@ -249,6 +324,22 @@ impl Health {
     /// For which rank each rank waits.
     pub fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    /// Who has finalized.
+    pub fn finalized(&self) -> &Finalized {
+        &self.finalized
+    }
+
+    /// What this rank has done by now, all ranks and this one.
+    pub fn part_with(&self, peer: Rank) -> LastPart {
+        let [sent, received] = self.traffic.get(peer.index()).map_or([0; 2], |traffic| traffic.read().slots);
+        LastPart { collectives: self.collectives(), sent, received }
+    }
+
+    /// The collectives that this rank has begun.
+    pub fn collectives(&self) -> u64 {
+        self.latest().map_or(0, |latest| latest.seq + 1)
     }
 
     /// Records the executor's slow wait, or that it is over. Returns whether [`Self::standing`] has shown a wait until now.
@@ -447,6 +538,26 @@ mod tests {
         assert!(fault.to_string().ends_with("; outstanding here: receive of 8 float from rank 0"));
         assert!(fault.told().ends_with("; outstanding there: receive of 8 float from rank 0"));
         assert_eq!(Outstanding { during: None, ..fault }.told(), "aborted by this process");
+    }
+
+    #[test]
+    fn a_finalize_is_told_apart_by_who_did_it() {
+        let call = Call { func: Func::Recv, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let record = CallRecord { seq: 2, call };
+        let text = |fault, during| Outstanding { during, fault }.to_string();
+        assert_eq!(
+            text(Fault::FinalizedEarly { rank: Rank(1) }, Some(record)),
+            "this rank finalized the communicator while rank 1 waited for its part; outstanding there: receive of 8 float from rank 0"
+        );
+        let reduce =
+            |root| CallRecord { seq: 2, call: Call { func: Func::Reduce, root: Rank(root), ..call } };
+        let differs = |more, theirs| Fault::CallsDiffer { rank: Rank(1), more, theirs };
+        assert_eq!(
+            text(differs(2, Some(reduce(3))), Some(reduce(0))),
+            "at finalize, rank 1 and 2 more had not made the same collectives as this rank: rank 1 called reduce of 8 float, sum, root 3 \
+             (operation 2), this rank reduce of 8 float, sum, root 0 (operation 2)"
+        );
+        assert!(text(differs(0, None), None).ends_with("the first that differs is long ago"));
     }
 
     #[test]

@@ -25,6 +25,11 @@ impl History {
         record
     }
 
+    /// How many collectives were started, and the digest of all of them.
+    pub fn all(&self) -> (u64, u32) {
+        (self.seq, self.digest)
+    }
+
     /// The number of the latest collective.
     pub fn calls(&self) -> u64 {
         self.seq.saturating_sub(1)

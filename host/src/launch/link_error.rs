@@ -34,6 +34,14 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// The rank that it names.
+    pub(crate) fn peer(&self) -> Option<Rank> {
+        match *self {
+            LinkError::Net { peer: rank, .. } | LinkError::Connect { rank, .. } => Some(rank),
+            LinkError::Coll { .. } => None,
+        }
+    }
+
     /// Every head waits for what a network that reduces owes.
     #[cold]
     pub(crate) fn unreduced(awaited: &str, waited: Duration) -> LinkError {

@@ -1,5 +1,6 @@
 //! Control messages between ranks, outside of operations.
 
+use super::finalized::LastPart;
 use super::stall::{StallNotice, Standing};
 use crate::plan::CallRecord;
 use crate::wire::Message;
@@ -27,10 +28,30 @@ pub enum Notice {
     Inquiry(u64),
     /// What the sender does, for the inquiry of this number.
     Said(u64, Standing),
+    /// The sender's collective of this number makes no progress: ranks that finalized before it say so.
+    StandsIn(u64),
+    /// The sender has finalized, and has done this with a rank that waits for it.
+    Finalized {
+        /// The rank that waits.
+        to: Rank,
+        /// What the sender has done.
+        part: LastPart,
+    },
+    /// The sender leaves after so many collectives.
+    Leaves(u64),
+    /// The sender gives up because this rank has finalized without its part.
+    Missed {
+        /// The rank at fault.
+        rank: Rank,
+        /// The collectives that it made.
+        collectives: u64,
+        /// The sender's operation.
+        during: Option<CallRecord>,
+    },
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 4;
+    const VERSION: u8 = 5;
     const BYTES_MAX: usize = 312;
 }
 
@@ -61,6 +82,11 @@ mod tests {
             Notice::Stall(StallNotice::Found(longest_stall())),
             Notice::Inquiry(u64::MAX),
             Notice::Said(u64::MAX, longest_standing()),
+            Notice::StandsIn(u64::MAX),
+            Notice::Leaves(u64::MAX),
+            Notice::Finalized { to: Rank(3), part: LastPart { collectives: 9, sent: u64::MAX, received: 0 } },
+            Notice::Missed { rank: Rank(3), collectives: 9, during: Some(CallRecord { seq: 9, call }) },
+            Notice::Missed { rank: Rank(u32::MAX), collectives: u64::MAX, during: None },
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }

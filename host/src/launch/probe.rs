@@ -3,6 +3,7 @@
 use super::health::{Health, Outstanding};
 use super::stall::Standing;
 use crate::plan::CallRecord;
+use std::time::Duration;
 
 /// How far a communicator has come. The numbers are of different moments if another thread uses it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +32,12 @@ pub trait Probe: Send + Sync {
 
     /// What this rank does, for the other ranks.
     fn standing(&self) -> Standing;
+
+    /// Of one that is asked from time to time: ends what waits for a rank that does nothing more, of what it does by this standing. Returns
+    /// when to ask again, if that is soon.
+    fn end_hopeless(&self, _standing: &Standing) -> Option<Duration> {
+        None
+    }
 
     /// Whether nobody says when a call is slow, so that it has to be asked from time to time.
     fn is_polled(&self) -> bool {

@@ -35,6 +35,8 @@ pub const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
 pub(crate) const LEFT_GRACE: Duration = Duration::from_millis(500);
+/// How long we look once more for what a rank has sent, from when we hear that it had finalized before.
+const LAST_LOOKS: Duration = Duration::from_millis(50);
 
 /// By which a fiber suspends: it says whether its present wait has lasted for long.
 pub(crate) type FiberYielder = Yielder<(), bool>;
@@ -55,6 +57,10 @@ pub(crate) fn announce(notify: &dyn Notify, outstanding: &Outstanding) {
         Fault::Revoked => return,
         // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.
         Fault::PeerLeft { rank } => return notify.notify(Notice::WaitsFor(Some(rank))),
+        // The guilty one hears for what, and the others do not take us for it.
+        Fault::PeerFinalized { rank, collectives } => {
+            notify.notify(Notice::Missed { rank, collectives, during: outstanding.during });
+        }
         // First the guilty one's name, so that the others do not take us for it.
         Fault::Timeout { rank, waited } => notify.notify(Notice::TimedOut { rank, waited }),
         _ => {}
@@ -320,8 +326,13 @@ impl WaitContext {
         }
         // Our neighbour may have left because the one it waited for had, and is not to blame.
         let rank = self.health.waits().guilty(on.peer);
-        if self.health.has_left(rank) && self.clock.left_since(rank).elapsed() > LEFT_GRACE {
-            self.fail(Fault::PeerLeft { rank });
+        if self.health.has_left(rank) {
+            if self.clock.left_since(rank).elapsed() > LEFT_GRACE {
+                self.fail(Fault::PeerLeft { rank });
+                return Err(Stop);
+            }
+        } else if let Some(collectives) = self.left_alone_by(on) {
+            self.fail(Fault::PeerFinalized { rank: on.peer, collectives });
             return Err(Stop);
         }
         if waited <= self.announce_after {
@@ -337,6 +348,17 @@ impl WaitContext {
         }
         self.announce_call();
         Ok(())
+    }
+
+    /// The collectives of the rank that we wait for, if it has finalized and what we wait for never comes.
+    fn left_alone_by(&self, on: Wait) -> Option<u64> {
+        let finished = self.health.finalized().of(on.peer)?;
+        let traffic = self.health.traffic().get(on.peer.index());
+        let ours = traffic.filter(|_| !self.drives.stand_for(on.peer)).map(|traffic| traffic.read());
+        let is_alone = finished.leaves_waiting(on.what, self.during.get(), ours);
+        // What it sent before may have come since the kernel looked last.
+        (is_alone && self.clock.left_since(on.peer).elapsed() > LAST_LOOKS)
+            .then_some(finished.part.collectives)
     }
 
     /// An operation may last although each of its waits is short: then somebody may be slow.
@@ -398,6 +420,7 @@ const CLOCK_EVERY_VISITS: u32 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::{Finished, LastPart};
     use oxccl_shared::abi::Rank;
     use std::sync::Mutex;
 
@@ -445,6 +468,20 @@ mod tests {
         assert!(visit_for(&context, LEFT_GRACE / 2, &mut polls).is_ok());
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_err());
         assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
+    }
+
+    /// Whatever the timeout, which was all that ended it.
+    #[test]
+    fn a_wait_for_a_rank_that_has_finalized_ends_unless_its_data_is_on_its_way() {
+        let part = LastPart { collectives: 7, sent: 1, received: 0 };
+        for (sent, ends) in [(1, false), (0, true)] {
+            let (context, mut polls) = (context(Duration::from_secs(60)), 0);
+            let part = LastPart { sent, ..part };
+            context.health().finalized().note(Rank(1), Finished { part, is_near: false });
+            assert_eq!(visit_for(&context, LAST_LOOKS * 4, &mut polls).is_err(), ends);
+            let found = context.health().fault().map(|outstanding| outstanding.fault);
+            assert_eq!(found, ends.then_some(Fault::PeerFinalized { rank: Rank(1), collectives: 7 }));
+        }
     }
 
     /// A rank that is stopped, continued and stopped again within one operation was reported once: the second wait was for the same

@@ -18,6 +18,11 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
+    /// Whether what a rank has sent lies at once where the other sees it.
+    pub(crate) const fn is_memory(self) -> bool {
+        matches!(self, TransportKind::InProcess | TransportKind::Shm | TransportKind::P2p)
+    }
+
     /// The name used in options and tables.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
 //! Control messages: what is inside the bootstrap's frames and the blocks of its all-gathers.
 
 use crate::input::Input;
+use oxccl::api::farewell::{CallsMade, LatestCalls};
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
 use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
 use oxccl::connect::Values;
@@ -13,7 +14,7 @@ use oxccl::wire::Message;
 /// Any bytes are refused or are a message that is written as it was read.
 pub fn messages(data: &[u8]) {
     let mut input = Input(data);
-    match input.u8() % 11 {
+    match input.u8() % 12 {
         0 => drop(read::<Register>(input.0)),
         1 => {
             let reply = read::<Reply>(input.0);
@@ -36,6 +37,10 @@ pub fn messages(data: &[u8]) {
             }
         }
         9 => drop(read::<Values>(input.0)),
+        // What ranks say when they finalize.
+        10 => {
+            let _ = (read::<CallsMade>(input.0), read::<LatestCalls>(input.0));
+        }
         // What a rank says of its host's channels.
         _ => drop(agree(&[input.0.to_vec()], &[0])),
     }

@@ -104,6 +104,22 @@ impl Program {
             "abort-in" => self.abort_in(Duration::from_millis(arg.parse()?)),
             // What has happened to the connections with each other rank.
             "counters" => counters(),
+            "finalize" => self.finalize(),
+            // COUNT:PEER: one message alone.
+            "send" => {
+                let (count, peer) = message(arg)?;
+                Ok(self.communicator()?.send(&vec![1f32; count], peer)?)
+            }
+            "recv" => {
+                let (count, peer) = message(arg)?;
+                Ok(self.communicator()?.recv(&mut vec![0f32; count], peer)?)
+            }
+            // COUNT:ROOT: a reduction alone.
+            "reduce" => {
+                let (count, root) = message(arg)?;
+                let (send, mut recv) = (vec![1f32; count], vec![0f32; count]);
+                Ok(self.communicator()?.reduce(&send, &mut recv, ReduceOp::SUM, root)?)
+            }
             "drop" => self.drop_communicator(),
             // A child process drops the communicator that it inherited, and ends.
             // A child that uses what belongs to its parent is refused, whatever it calls, and the parent does not notice.
@@ -269,6 +285,11 @@ impl Program {
         in_fork(|| rank(1).expect("the child is a rank like any other"), || rank(0))
     }
 
+    fn finalize(&mut self) -> StepResult {
+        println!("finalizes");
+        Ok(self.communicator.take().ok_or("there is no communicator")?.finalize()?)
+    }
+
     fn drop_communicator(&mut self) -> StepResult {
         let start = Instant::now();
         self.communicator = None;
@@ -276,6 +297,12 @@ impl Program {
         println!("dropped {}", start.elapsed().as_micros());
         Ok(())
     }
+}
+
+/// `COUNT:RANK`.
+fn message(arg: &str) -> Result<(usize, u32), Box<dyn StdError>> {
+    let (count, rank) = arg.split_once(':').ok_or("COUNT:RANK was expected")?;
+    Ok((count.parse()?, rank.parse()?))
 }
 
 fn counters() -> StepResult {

@@ -4,3 +4,4 @@ mod arguments;
 mod mismatch;
 mod panics;
 mod silence;
+mod finalize;

@@ -871,6 +871,34 @@ static void copy_engines_without_a_rank(void) {
   }
 }
 
+/* A rank that has finalized, or is destroyed, does not come, whatever the timeout: the others' streams end, and both sides say why. */
+static void copy_engines_without_a_rank_that_ended(void) {
+  static const char* const said[2] = {"rank 3 has finalized its communicator after 0 collectives", "rank 3 closed its communicator"};
+  const int last = RANKS - 1;
+  struct copying all;
+  int rank, turn;
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  for (turn = 0; turn < 2; turn++) {
+    double start;
+    begin_copying(&all);
+    for (rank = 0; rank < last; rank++) {
+      OK(ncclAllGather(all.plain[rank], all.memory[rank] + PLACE, BLOCK, ncclFloat32, all.comms[rank], all.streams[rank]));
+      CHECK(is_busy(all.streams[rank]));
+    }
+    start = seconds();
+    if (turn == 0) ncclCommFinalize(all.comms[last]); else OK(ncclCommDestroy(all.comms[last]));
+    for (rank = 0; rank < last; rank++) {
+      while (!is_done(all.streams[rank])) CHECK(seconds() - start < 20);
+      CHECK(await(all.comms[rank]) == ncclRemoteError);
+    }
+    CHECK(ncclAllGather(all.plain[1], all.memory[1], 1, ncclFloat32, all.comms[1], all.streams[1]) == ncclRemoteError);
+    CHECK(strstr(ncclGetLastError(NULL), said[turn]) != NULL);
+    printf("%.1f s: %s\n", seconds() - start, ncclGetLastError(NULL));
+    if (turn == 0) CHECK(await(all.comms[last]) == ncclInvalidUsage);
+    for (rank = 0; rank < RANKS - turn; rank++) OK(ncclCommAbort(all.comms[rank]));
+  }
+}
+
 /* Signals need no window: then the first operations make them, of all ranks at once. */
 static void signals_without_windows(void) {
   ncclComm_t comms[RANKS];
@@ -1020,6 +1048,7 @@ int main(int count, char** arguments) {
       {"copy_engines", copy_engines},
       {"copy_engines_that_differ", copy_engines_that_differ},
       {"copy_engines_without_a_rank", copy_engines_without_a_rank},
+      {"copy_engines_without_a_rank_that_ended", copy_engines_without_a_rank_that_ended},
       {"steps_of_a_group_keep_their_order", steps_of_a_group_keep_their_order},
       {"simulated_groups", simulated_groups},
       {"fork", fork_},

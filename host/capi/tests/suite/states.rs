@@ -53,6 +53,7 @@ cases! {
     copy_engines
     copy_engines_that_differ
     copy_engines_without_a_rank
+    copy_engines_without_a_rank_that_ended
     steps_of_a_group_keep_their_order
     simulated_groups
     fork

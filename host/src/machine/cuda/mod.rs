@@ -22,6 +22,7 @@ mod symmetric;
 mod messages;
 mod issue;
 mod stands;
+mod hopeless;
 mod stopped;
 mod one_sided;
 mod buffer;

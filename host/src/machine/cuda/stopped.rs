@@ -1,12 +1,14 @@
 //! From a kernel's stop cause to the communicator's fault.
 
 use super::driver::{CudaError, Event, StreamRef};
+use super::hopeless::HopelessWaits;
 use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
 use super::stands::{Found, Looks};
 use crate::gpu::KernelError;
 use crate::launch::{
     Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait, Standing,
+    announce,
 };
 use crate::machine::Verdict;
 use crate::plan::CallRecord;
@@ -25,6 +27,8 @@ pub(super) struct KernelProbe {
     calls_done: Mutex<u64>,
     /// What kernels that wait have said.
     looks: Mutex<Looks>,
+    /// Whether what they wait for can still come.
+    hopeless: Mutex<HopelessWaits>,
 }
 
 impl KernelProbe {
@@ -103,6 +107,16 @@ impl Probe for KernelProbe {
         }
     }
 
+    fn end_hopeless(&self, standing: &Standing) -> Option<Duration> {
+        let mut watch = self.hopeless.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_graphs = self.monitor.upgrade().is_some_and(|monitor| monitor.has_graphs());
+        let (found, again) = watch.look(Instant::now(), standing, has_graphs, (&self.health, &*self.notify));
+        if let Some(fault) = found {
+            announce(&*self.notify, &self.health.fail(fault, standing.during));
+        }
+        again
+    }
+
     fn is_polled(&self) -> bool {
         true
     }
@@ -149,6 +163,7 @@ impl Cuda {
             done: Arc::downgrade(self.order.done()),
             calls_done: Mutex::new(0),
             looks: Mutex::default(),
+            hopeless: Mutex::default(),
         }
     }
 

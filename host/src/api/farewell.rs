@@ -1,0 +1,210 @@
+//! The end of a communicator in order: its ranks meet once more, and compare what they have called.
+//!
+//! Ranks that make different calls meet in a slot most of the time, whose tag tells. Where every rank only sends, as all those that take
+//! another for the root of a reduction, no slot is ever received: nobody notices before the end.
+
+use super::error::Error;
+use super::membership::Membership;
+use crate::bootstrap::{BootstrapError, Watch};
+use crate::launch::{Fault, Health, LEDGER_RECORDS};
+use crate::plan::CallRecord;
+use crate::wire::Message;
+use oxccl_shared::abi::Rank;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// How long a rank that lost another in the meeting waits for the fault that says why.
+const REASON_TIME: Duration = Duration::from_millis(500);
+/// Ranks among which the latest calls are compared one by one: those of all of them fit an all-gather.
+const NAMED_RANKS_MAX: u32 = 1 << 14;
+
+/// A rank's collectives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CallsMade {
+    count: u64,
+    /// Of all of them, in order.
+    digest: u32,
+}
+
+impl Message for CallsMade {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 16;
+}
+
+/// A rank's latest collectives, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LatestCalls(heapless::Vec<CallRecord, LEDGER_RECORDS>);
+
+impl Message for LatestCalls {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 2 + LEDGER_RECORDS * 32;
+}
+
+impl LatestCalls {
+    fn of(health: &Health) -> LatestCalls {
+        LatestCalls(health.latest().iter().flat_map(|latest| health.remembered(latest.seq)).collect())
+    }
+
+    fn get(&self, seq: u64) -> Option<CallRecord> {
+        self.0.iter().find(|record| record.seq == seq).copied()
+    }
+}
+
+/// Says that this rank calls nothing more, and waits until all ranks have come. `calls` are its collectives and their digest.
+///
+/// # Errors
+/// As [`Comm::finalize`](super::Comm::finalize)'s.
+pub(super) fn meet(member: &Membership, health: &Health, calls: (u64, u32)) -> Result<(), Error> {
+    health.finalized().begin();
+    // Who waits for this rank hears of it.
+    member.watch().wake();
+    let mine = CallsMade { count: calls.0, digest: calls.1 };
+    let found = compare(member.watch(), (member.rank, member.nranks), mine, health);
+    if matches!(found, Err(BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. })) {
+        await_fault(health);
+    }
+    if let Ok(Some((fault, ours))) = found {
+        health.fail(fault, ours);
+    }
+    // A fault says more than the meeting that it broke.
+    health.fault().map_or(Ok(()), |outstanding| Err(member.operation_error(outstanding)))?;
+    found?;
+    Ok(())
+}
+
+/// The thread that hears why a rank was lost may be a moment behind the one that waits for it.
+fn await_fault(health: &Health) {
+    let since = Instant::now();
+    while !health.is_stopped() && since.elapsed() < REASON_TIME {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A fault, and this rank's collective that it is about.
+type Difference = (Fault, Option<CallRecord>);
+
+/// Waits until all ranks have called it. Returns how their collectives differ, if they do.
+fn compare(
+    watch: &Watch,
+    (me, nranks): (Rank, u32),
+    mine: CallsMade,
+    health: &Health,
+) -> Result<Option<Difference>, BootstrapError> {
+    let all = read_all::<CallsMade>(&watch.all_gather(&mine.to_bytes())?)?;
+    if all.iter().all(|theirs| *theirs == mine) {
+        return Ok(None);
+    }
+    // All ranks see the same blocks, so all go on with the next all-gather or none does.
+    let latest = match nranks <= NAMED_RANKS_MAX {
+        true => read_all::<LatestCalls>(&watch.all_gather(&LatestCalls::of(health).to_bytes())?)?,
+        false => Vec::new(),
+    };
+    Ok(difference(me, &all, &latest))
+}
+
+fn read_all<T: Message>(blocks: &[Vec<u8>]) -> Result<Vec<T>, BootstrapError> {
+    let read = |(rank, block): (Rank, &Vec<u8>)| {
+        T::from_bytes(block).map_err(|_| BootstrapError::Protocol {
+            rank,
+            what: "this rank finalizes, and that one does something else with all ranks, such as a split",
+        })
+    };
+    (0..).map(Rank).zip(blocks).map(read).collect()
+}
+
+/// How others' collectives differ from those of rank `me`.
+fn difference(me: Rank, all: &[CallsMade], latest: &[LatestCalls]) -> Option<Difference> {
+    let mine = all.get(me.index())?;
+    let mut others = (0..).map(Rank).zip(all).filter(|(_, theirs)| *theirs != mine);
+    let (rank, theirs) = others.next()?;
+    let more = others.count() as u32;
+    let empty = LatestCalls::default();
+    let [our_latest, their_latest] = [me, rank].map(|rank| latest.get(rank.index()).unwrap_or(&empty));
+    let counts = [mine.count, theirs.count];
+    let first = first_that_differs(counts, our_latest, their_latest);
+    let [ours, theirs] = first.map_or([None; 2], |seq| [our_latest.get(seq), their_latest.get(seq)]);
+    Some((Fault::CallsDiffer { rank, more, theirs }, ours))
+}
+
+/// The number of the first collective that one rank called and the other did not, as far as both remember.
+fn first_that_differs([ours, theirs]: [u64; 2], our: &LatestCalls, their: &LatestCalls) -> Option<u64> {
+    // Of a rank that made none, all that there is is known.
+    let since = |count: u64, latest: &LatestCalls| match count {
+        0 => Some(0),
+        _ => latest.0.first().map(|record| record.seq),
+    };
+    let known_since = since(ours, our)?.max(since(theirs, their)?);
+    (known_since..ours.max(theirs)).find(|seq| our.get(*seq) != their.get(*seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Call;
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    fn record(seq: u64, root: u32) -> CallRecord {
+        let call =
+            Call { func: Func::Reduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(root), count: 8 };
+        CallRecord { seq, call }
+    }
+
+    /// Ranks whose latest collectives have these roots.
+    fn ranks(roots: &[&[u32]]) -> (Vec<CallsMade>, Vec<LatestCalls>) {
+        let latest = roots.iter().map(|roots| {
+            let records = (0..).zip(*roots).map(|(seq, root)| record(seq, *root));
+            LatestCalls(records.collect())
+        });
+        let calls = roots.iter().map(|roots| CallsMade {
+            count: roots.len() as u64,
+            digest: roots.iter().fold(1, |digest, root| digest * 31 + root),
+        });
+        (calls.collect(), latest.collect())
+    }
+
+    fn found(me: u32, roots: &[&[u32]]) -> Option<Difference> {
+        let (calls, latest) = ranks(roots);
+        difference(Rank(me), &calls, &latest)
+    }
+
+    #[test]
+    fn the_same_calls_are_no_difference() {
+        assert_eq!(found(1, &[&[0, 1], &[0, 1], &[0, 1]]), None);
+        assert_eq!(found(0, &[&[]]), None);
+    }
+
+    #[test]
+    fn the_first_call_that_differs_is_named_with_its_rank() {
+        let roots: [&[u32]; 4] = [&[0, 1, 7], &[0, 2, 7], &[0, 1, 7], &[0, 3, 7]];
+        let differs =
+            |rank, more, root| Fault::CallsDiffer { rank: Rank(rank), more, theirs: Some(record(1, root)) };
+        assert_eq!(found(0, &roots), Some((differs(1, 1, 2), Some(record(1, 1)))));
+        assert_eq!(found(1, &roots), Some((differs(0, 2, 1), Some(record(1, 2)))));
+    }
+
+    #[test]
+    fn a_call_that_a_rank_left_out_is_named() {
+        let roots: [&[u32]; 2] = [&[0, 1], &[0]];
+        let differs = |rank, theirs| Fault::CallsDiffer { rank: Rank(rank), more: 0, theirs };
+        assert_eq!(found(0, &roots), Some((differs(1, None), Some(record(1, 1)))));
+        assert_eq!(found(1, &roots), Some((differs(0, Some(record(1, 1))), None)));
+        assert_eq!(found(0, &[&[], &[5]]), Some((differs(1, Some(record(0, 5))), None)));
+    }
+
+    #[test]
+    fn what_differed_long_ago_is_said_to() {
+        let (calls, _) = ranks(&[&[0], &[1]]);
+        let nothing = Fault::CallsDiffer { rank: Rank(1), more: 0, theirs: None };
+        assert_eq!(difference(Rank(0), &calls, &[]), Some((nothing, None)));
+    }
+
+    #[test]
+    fn a_full_ledger_fits_its_message() {
+        let longest = Call { count: u64::MAX, root: Rank(u32::MAX), ..record(0, 0).call };
+        let records = [CallRecord { seq: u64::MAX, call: longest }; LEDGER_RECORDS];
+        let latest = LatestCalls(records.into_iter().collect());
+        assert_eq!(LatestCalls::from_bytes(&latest.to_bytes()), Ok(latest));
+        let calls = CallsMade { count: u64::MAX, digest: u32::MAX };
+        assert_eq!(CallsMade::from_bytes(&calls.to_bytes()), Ok(calls));
+    }
+}
