@@ -1,9 +1,10 @@
 //! From a kernel's stop cause to the communicator's fault.
 
 use super::driver::{CudaError, Event, StreamRef};
-use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
+use super::parts::CudaParts;
 use super::stands::{Found, Looks};
+use super::state::Cuda;
 use crate::gpu::KernelError;
 use crate::launch::{
     Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait, Standing,
