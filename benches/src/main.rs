@@ -18,6 +18,7 @@ mod bench;
 mod row;
 mod budget;
 mod setup;
+mod work;
 mod measure;
 mod run;
 mod beside;

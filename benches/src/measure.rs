@@ -11,8 +11,8 @@ use crate::buffer::{Buffer, available_bytes};
 use crate::cli::PerfArgs;
 use crate::data::{Content, Pattern, expected_parts, scalar_bits};
 use crate::engine::{Call, Engine};
-use crate::overlap::Work;
 use crate::team::{Team, gather_f64, sum_u64};
+use crate::work::Work;
 use std::ops::Range;
 use std::time::Instant;
 

@@ -15,54 +15,9 @@ use crate::measure::CpuBench;
 use crate::report::{ReportError, microseconds};
 use crate::row::median;
 use crate::run::{SweepError, cases};
-use std::hint::black_box;
+use crate::work::{Work, compute, rounds_per_second};
 use std::io::Write;
 use std::time::Instant;
-
-/// A computation that is interrupted by tests.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Work {
-    /// Of arithmetic, each some nanoseconds.
-    rounds: u64,
-    /// Tests of the request, at equal distances.
-    tests: u32,
-}
-
-impl Work {
-    /// Runs all of it: `piece` by piece, each call one, until nothing is left.
-    pub fn pieces(self) -> impl FnMut() -> bool {
-        let each = self.rounds / (u64::from(self.tests) + 1);
-        let mut left = if self.rounds == 0 { 0 } else { self.tests + 1 };
-        move || {
-            if left == 0 {
-                return false;
-            }
-            compute(each);
-            left -= 1;
-            left > 0
-        }
-    }
-}
-
-/// Arithmetic that depends on what came before it, so that no processor can do it faster side by side.
-fn compute(rounds: u64) {
-    let mut value = black_box(1.000_1_f64);
-    for _ in 0..rounds {
-        value = value.mul_add(black_box(0.999_9), 1e-4);
-    }
-    black_box(value);
-}
-
-/// Rounds of arithmetic in a second, when nothing disturbs.
-fn rounds_per_second() -> f64 {
-    const ROUNDS: u64 = 200_000;
-    let seconds = |_| {
-        let start = Instant::now();
-        compute(ROUNDS);
-        start.elapsed().as_secs_f64()
-    };
-    ROUNDS as f64 / (0..9).map(seconds).fold(f64::INFINITY, f64::min)
-}
 
 /// What was found of one case and engine: medians of seconds.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@
 
 use super::args::TopoArgs;
 use super::machine::Machine;
+use super::words::{count, headline};
 use crate::cli::bytes;
 use crate::collective::Collective;
 use clap::ValueEnum;
@@ -91,7 +92,7 @@ pub fn facts(
 pub fn on_gpus(args: &TopoArgs, machine: &Machine) -> Result<String, ExplainError> {
     let (facts, _) = facts(machine, forced(args)?, tuned(args)?.as_ref())?;
     let explained = explain(&facts, &call(args, facts.nranks)?);
-    let headline = super::text::headline(machine);
+    let headline = headline(machine);
     if args.hosts < 2 {
         return Ok(format!("{headline}\n{explained}"));
     }
@@ -119,7 +120,7 @@ fn explain(facts: &Facts, call: &Call) -> String {
     format!(
         "{head}\nchosen: {algorithm} {protocol}, {} of {threads} threads: one kernel\n\
          because short blocks go to all peers at once\n",
-        super::text::count(channels as usize, "channel")
+        count(channels as usize, "channel")
     )
 }
 

@@ -6,10 +6,11 @@
 mod args;
 mod machine;
 mod models;
-mod text;
+mod words;
 mod processors;
 mod explain;
 mod runs;
+mod text;
 mod log;
 mod svg;
 
@@ -180,7 +181,7 @@ impl fmt::Display for WhyNoGpus {
             WhyNoGpus::Skeleton(gpus) => write!(
                 f,
                 "the file is a skeleton, whose {} the machine itself must describe: --skeleton takes it there",
-                text::count(*gpus, "GPU")
+                words::count(*gpus, "GPU")
             ),
         }
     }

@@ -4,7 +4,7 @@
 //! Never: channels: ranks that are threads need none but the order of NUMA nodes.
 
 use super::models;
-use super::text::{count, kind_of, model_name, rate};
+use super::words::{count, kind_of, model_name, rate};
 use oxccl::topology::system::CpuModel;
 use oxccl::topology::{Cpu, Device, Inventory, Pci};
 use std::fmt::Write;

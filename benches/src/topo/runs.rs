@@ -5,7 +5,7 @@
 
 use super::explain::{ExplainError, facts};
 use super::machine::Machine;
-use super::text::ranges;
+use super::words::ranges;
 use oxccl::Rank;
 use oxccl::plan::tuning::Forced;
 use oxccl::topology::Channels;

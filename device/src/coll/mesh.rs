@@ -1,6 +1,6 @@
 //! Hops of a mesh, which all one-shot and two-shot algorithms are made of: with all peers at once, or one peer after the other.
 
-use super::work::CollWork;
+use super::work::{CollWork, MeshEnds};
 use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Block, Lines, Stop, Words};
 use crate::prims::{
@@ -13,17 +13,6 @@ use oxccl_shared::abi::{Rank, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::algo::chunk::Loop;
 use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, peers, place_from, place_to, sources};
-
-/// The connections of a mesh.
-#[derive(Clone, Copy)]
-pub struct MeshEnds<'a> {
-    /// With all peers at once: those to and from all others, in rank order. Otherwise a channel's, which the lists below name.
-    pub conns: Conns<'a>,
-    /// By place in `algo::mesh::peers`.
-    pub send: &'a [u16],
-    /// By place in rank order, ourselves left out.
-    pub recv: &'a [u16],
-}
 
 /// What the hops of one round are about. A message of each fits a slot.
 #[derive(Clone, Copy)]

@@ -21,8 +21,8 @@ pub mod send_recv;
 pub mod reading;
 pub mod symmetric;
 
-pub use mesh::{AtOnce, InTurn, Meet, MeshEnds};
-pub use work::{ChainEnds, CollWork, Endpoints, Offered, P2pWork, Received, RingEnds, TreeEnds};
+pub use mesh::{AtOnce, InTurn, Meet};
+pub use work::{ChainEnds, CollWork, Endpoints, MeshEnds, Offered, P2pWork, Received, RingEnds, TreeEnds};
 
 use crate::conn::Conns;
 use crate::gpu::{Block, BulkCopy, Lines, Stop};

@@ -1,7 +1,7 @@
 //! Everything in one hop between all ranks: for messages whose time is latency.
 
-use super::mesh::{Meet, MeshEnds, Round, short_of};
-use super::work::CollWork;
+use super::mesh::{Meet, Round, short_of};
+use super::work::{CollWork, MeshEnds};
 use crate::gpu::{Block, Stop};
 use crate::prims::Short;
 use oxccl_shared::abi::Func;

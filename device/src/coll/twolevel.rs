@@ -1,8 +1,7 @@
 //! All-reduce inside hosts and between them.
 
 use super::hop::{HopArgs, run_hop};
-use super::mesh::MeshEnds;
-use super::work::CollWork;
+use super::work::{CollWork, MeshEnds};
 use crate::gpu::{Block, Stop};
 use crate::prims::Proto;
 use oxccl_shared::algo::chunk::Loops;

@@ -1,7 +1,7 @@
 //! All-reduce in two hops between all ranks: each reduces a block and sends it to the others.
 
-use super::mesh::{Meet, MeshEnds, Round};
-use super::work::CollWork;
+use super::mesh::{Meet, Round};
+use super::work::{CollWork, MeshEnds};
 use crate::gpu::{Block, Stop};
 use oxccl_shared::algo::chunk::Loops;
 use oxccl_shared::algo::twoshot as schedule;

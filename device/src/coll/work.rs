@@ -1,6 +1,5 @@
 //! Work descriptors: one channel's part of one operation.
 
-use super::mesh::MeshEnds;
 use crate::conn::Conns;
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank};
@@ -178,6 +177,17 @@ pub struct ChainEnds {
     pub above_recv: [u16; 1],
     /// To above.
     pub above_send: [u16; 1],
+}
+
+/// The connections of a mesh.
+#[derive(Clone, Copy)]
+pub struct MeshEnds<'a> {
+    /// With all peers at once: those to and from all others, in rank order. Otherwise a channel's, which the lists below name.
+    pub conns: Conns<'a>,
+    /// By place in `algo::mesh::peers`.
+    pub send: &'a [u16],
+    /// By place in rank order, ourselves left out.
+    pub recv: &'a [u16],
 }
 
 impl CollWork {

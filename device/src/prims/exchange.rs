@@ -8,52 +8,13 @@
 use super::in_order::InRankOrder;
 use super::ll::{Ll, line};
 use super::peers::{Lengths, Peers, for_peers, rank_of};
+use super::span::Span;
 use super::{Proto, words};
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{End, Stop, Words, wait_for};
 use oxccl_shared::abi::{Protocol, Rank, SlotHeader};
 use oxccl_shared::algo::mesh::Keep;
 use oxccl_shared::proto::ll::{self, LlLine};
-
-/// The layout of the peers' messages in a buffer: each is at `rank * stride_bytes`, `len_bytes` long but ending at
-/// `end_bytes`.
-#[derive(Clone, Copy)]
-pub struct Span {
-    /// Distance between two ranks' messages.
-    pub stride_bytes: usize,
-    /// Length of a message.
-    pub len_bytes: usize,
-    /// End of the buffer.
-    pub end_bytes: usize,
-}
-
-impl Span {
-    /// The same message for all.
-    pub fn same(len_bytes: usize) -> Span {
-        Span { stride_bytes: 0, len_bytes, end_bytes: usize::MAX }
-    }
-
-    /// A block for each rank.
-    pub fn blocks(stride_bytes: usize, len_bytes: usize) -> Span {
-        Span { stride_bytes, len_bytes, end_bytes: usize::MAX }
-    }
-
-    #[inline(always)]
-    pub(super) fn offset_bytes(&self, rank: Rank) -> usize {
-        rank.index() * self.stride_bytes
-    }
-
-    /// Offset and length of `rank`'s message.
-    #[inline(always)]
-    pub fn mine(&self, rank: Rank) -> (usize, usize) {
-        (self.offset_bytes(rank), self.len_of(rank))
-    }
-
-    #[inline(always)]
-    pub(super) fn len_of(&self, rank: Rank) -> usize {
-        self.len_bytes.min(self.end_bytes.saturating_sub(self.offset_bytes(rank)))
-    }
-}
 
 /// One exchange. A message fits a slot.
 #[derive(Clone, Copy)]

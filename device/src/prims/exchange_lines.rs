@@ -16,11 +16,12 @@
 //! of the next message lands in a slot that was not counted, where a peer would take it for one of another operation.
 
 use super::Proto;
-use super::exchange::{Span, from_behind};
+use super::exchange::from_behind;
 use super::in_order::InRankOrder;
 use super::lines::{LineWords, OwnLines, has_line, load, put, share};
 use super::ll128::{Ll128, line};
 use super::peers::{CurrentSlot, HELD_MAX, Lengths, Peers, for_peers, rank_of};
+use super::span::Span;
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{End, Lines, Stop, wait_for};
 use oxccl_shared::abi::{Protocol, Rank, SlotHeader};

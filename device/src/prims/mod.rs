@@ -19,17 +19,19 @@ mod meeting;
 mod peers;
 mod short;
 mod simple;
+mod span;
 mod words;
 
 pub use bulk::Bulk;
 pub(crate) use bulk::{Operands, Pre, end_tiles, move_tile};
-pub use exchange::{Exchange, Span, exchange};
+pub use exchange::{Exchange, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
 pub use meeting::meeting;
 pub use short::{Place, Places, Short, clean, served, short};
 pub use simple::Simple;
+pub use span::Span;
 
 pub(crate) use peers::{for_peers, rank_of};
 

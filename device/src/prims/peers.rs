@@ -4,7 +4,7 @@
 //! values that do not change from word to word are computed once, into registers; and where a block always has the
 //! same number of peers, no code checks it.
 
-use super::exchange::Span;
+use super::span::Span;
 use crate::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{Protocol, Rank, Step};
 

@@ -1,34 +1,7 @@
 //! Selection of a communicator's network.
 
-use super::coll::CollConfig;
-use super::ib::{self, IbConfig};
-use super::plugin::{self, PluginConfig};
-use super::socket::{self, SocketConfig};
-use super::{GdrConfig, Net, NetError};
+use super::{Net, NetConfig, NetError, ib, plugin, socket};
 use std::sync::Arc;
-
-/// Settings of all networks.
-#[derive(Clone, Debug, Default)]
-pub struct NetConfig {
-    /// The only network to use, by its name in any letter case (`NCCL_NET`). Default: the first in the order plugins,
-    /// IB, Socket that has devices.
-    pub name: Option<String>,
-    /// The program's own network; it takes precedence.
-    pub own: Option<Arc<dyn Net>>,
-    /// The plugins to load.
-    pub plugins: PluginConfig,
-    /// Settings of in-network reduction.
-    pub coll: CollConfig,
-    /// Settings of the network over InfiniBand and RoCE.
-    pub ib: IbConfig,
-    /// Settings of the network over sockets.
-    pub socket: SocketConfig,
-    /// Threads of a GPU's proxy (`OXCCL_PROXY_THREADS`), which divide its connections. Default: the useful number for
-    /// that network and host.
-    pub proxy_threads: Option<u32>,
-    /// Settings of GPUDirect RDMA.
-    pub gdr: GdrConfig,
-}
 
 /// Opens a built-in network.
 type Open = fn(&NetConfig) -> Result<Arc<dyn Net>, NetError>;
@@ -85,12 +58,6 @@ fn search(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
     Err(NetError::Absent { net, reason })
 }
 
-impl NetConfig {
-    fn admits(&self, name: &str) -> bool {
-        self.name.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
-    }
-}
-
 /// The plugin of that name, unless its network is not the one wanted.
 fn plugin(name: &str, config: &NetConfig) -> Result<Option<Arc<dyn Net>>, NetError> {
     let found = plugin::find(name)?;
@@ -113,6 +80,7 @@ fn names_there_are() -> String {
 mod tests {
     use super::*;
     use crate::net::loopback::Loopback;
+    use crate::net::socket::SocketConfig;
 
     fn named(name: &str) -> NetConfig {
         NetConfig { name: Some(name.to_owned()), ..NetConfig::default() }

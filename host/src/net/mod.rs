@@ -22,10 +22,12 @@ pub mod fault;
 pub mod plugin;
 pub mod aggregate;
 mod gdr;
+mod config;
 mod choose;
 mod nearest;
 
-pub use choose::{NetConfig, find};
+pub use choose::find;
+pub use config::NetConfig;
 pub use contract::{
     Comm, Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetHandle, NetMemory, NetMemoryKind,
     NetProperties, REQUESTS_MAX, RecvComm, Registration, Request, SendComm,

@@ -1,9 +1,9 @@
 //! Finds a profiler plugin by NCCL's rules, and has one set of functions for all versions.
 
-use super::About;
 use super::abi::{
     Code, Descr4, Descr5, End, Facts, Init4, Init5, Opaque, Profiler4, Profiler5, Start4, Start5, Stop,
 };
+use super::about::About;
 use crate::net::plugin::load::{Library, find_in, open};
 use crate::net::plugin::{PluginName, log};
 use core::ffi::{CStr, c_char, c_int};

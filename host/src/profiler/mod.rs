@@ -12,7 +12,10 @@
 #[doc(hidden)]
 pub mod abi;
 mod names;
+mod about;
 mod load;
+
+pub use about::About;
 
 use crate::net::plugin::{PluginName, log};
 use crate::plan::{Call, Plan};
@@ -23,21 +26,6 @@ use core::ffi::c_int;
 use load::Plugin;
 use oxccl_shared::abi::Rank;
 use std::ptr::null_mut;
-
-/// For whom a plugin is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
-    /// A number that names the communicator, the same on all ranks.
-    pub communicator: u64,
-    /// What its user calls it.
-    pub name: Option<&'a str>,
-    /// This rank.
-    pub rank: Rank,
-    /// Ranks.
-    pub nranks: u32,
-    /// Hosts.
-    pub nhosts: u32,
-}
 
 /// One communicator's user of a plugin, or nobody.
 #[derive(Debug, Default)]

@@ -1,23 +1,17 @@
 //! The proxy's loop: takes orders, distributes them over connections, and drives these.
 
 use super::arrivals::Arrivals;
-use super::coll_lane::CollLane;
-use super::counters::{Counters, SubOp};
-use super::error::{EndError, EndFault, EndId, Outstanding, ProxyFailure};
+use super::counters::SubOp;
+use super::end::{EndKey, ProxyEnd, waits_for_peer};
+use super::error::{EndError, EndFault, ProxyFailure};
 use super::expansion::Expansion;
-use super::opening::OpeningEnd;
-use super::order::{
-    Elements, Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP,
-};
+use super::order::{Keep, ORDERS_WAITING_MAX, Operation, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;
 use super::pattern::{self, Amount, ProxyChannel, Way};
 use super::pool::{List, Pool, Queued};
-use super::recv::RecvEnd;
-use super::send::SendEnd;
 use super::trace::{Event, Trace};
-use oxccl_shared::abi::{ChannelId, Protocol, Rank};
+use oxccl_shared::abi::{ChannelId, Rank};
 use oxccl_shared::fifo::OrderConsumer;
-use oxccl_shared::proto;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,18 +28,6 @@ const BATCH: usize = 16;
 const GAPS_MIN: u32 = 4;
 /// How long a head waits for a network that reduces before the other heads hear of it.
 const LONG_WAIT: Duration = Duration::from_millis(500);
-
-/// One end of a connection.
-pub enum ProxyEnd {
-    /// The sending end.
-    Send(SendEnd),
-    /// The receiving end.
-    Recv(RecvEnd),
-    /// Either, before it can move anything.
-    Opening(Box<OpeningEnd>),
-    /// Both, of a head, to and from a network that reduces.
-    Coll(Box<CollLane>),
-}
 
 /// The parts of a proxy.
 pub struct ProxyParts {
@@ -112,80 +94,6 @@ pub struct Progress {
     waits_long: Option<Rank>,
     /// Dropped last: the memory of `shared` and `source`.
     _keep: Keep,
-}
-
-pub(super) type EndKey = (ChannelId, Rank, bool);
-
-impl ProxyEnd {
-    /// Which connection it is.
-    pub fn place(&self) -> EndId {
-        match self {
-            ProxyEnd::Send(end) => end.place(),
-            ProxyEnd::Recv(end) => end.place(),
-            ProxyEnd::Opening(end) => end.place(),
-            ProxyEnd::Coll(end) => end.place(),
-        }
-    }
-
-    fn key(&self) -> EndKey {
-        let EndId { peer, channel, is_send } = self.place();
-        (channel, peer, is_send)
-    }
-
-    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
-        match self {
-            ProxyEnd::Send(end) => end.begin(sub),
-            ProxyEnd::Recv(end) => end.begin(sub),
-            ProxyEnd::Opening(end) => end.begin(sub, elements),
-            ProxyEnd::Coll(end) => end.begin(sub, elements),
-        }
-    }
-
-    #[inline]
-    fn progress(&mut self) -> Result<usize, Arc<EndError>> {
-        match self {
-            ProxyEnd::Send(end) => end.progress(),
-            ProxyEnd::Recv(end) => end.progress(),
-            ProxyEnd::Opening(_) => self.open(),
-            ProxyEnd::Coll(end) => end.progress(),
-        }
-    }
-
-    #[cold]
-    fn open(&mut self) -> Result<usize, Arc<EndError>> {
-        let ProxyEnd::Opening(opening) = self else { return Ok(0) };
-        let opened = opening.poll()?;
-        Ok(opened.map(|end| *self = end).into_iter().count())
-    }
-
-    fn is_idle(&self) -> bool {
-        match self {
-            ProxyEnd::Send(end) => end.is_idle(),
-            ProxyEnd::Recv(end) => end.is_idle(),
-            ProxyEnd::Opening(end) => end.is_idle(),
-            ProxyEnd::Coll(end) => end.is_idle(),
-        }
-    }
-
-    fn outstanding(&self) -> Option<Outstanding> {
-        match self {
-            ProxyEnd::Send(end) => end.outstanding(),
-            ProxyEnd::Recv(end) => end.outstanding(),
-            ProxyEnd::Opening(end) => end.outstanding(),
-            ProxyEnd::Coll(end) => end.outstanding(),
-        }
-    }
-
-    /// Slots of a message.
-    fn message_steps(&self, protocol: Protocol, len_bytes: u64) -> u64 {
-        let layout = match self {
-            ProxyEnd::Send(end) => end.layout(),
-            ProxyEnd::Recv(end) => end.layout(),
-            ProxyEnd::Opening(end) => end.layout(),
-            ProxyEnd::Coll(end) => end.layout(),
-        };
-        len_bytes.div_ceil(proto::payload_bytes(protocol, layout) as u64).max(1)
-    }
 }
 
 impl DrivenEnd {
@@ -591,19 +499,5 @@ fn complete(first_open: &mut u64, next_ticket: u64, missing: &[u32], shared: &Pr
     if *first_open != before {
         // RELEASE pairs with ACQUIRE in ProxyOrders::is_done: slots sent and published come first.
         shared.completed.store_release(*first_open);
-    }
-}
-
-/// Whether a connection with an operation in progress waits for the other end, and not for this rank's kernel.
-fn waits_for_peer(end: &ProxyEnd, counters: &Counters) -> bool {
-    match end {
-        ProxyEnd::Opening(end) => end.waits_for_peer(),
-        // The network waits for all heads; once it has a slot of this one's, this one waits for it.
-        ProxyEnd::Coll(_) | ProxyEnd::Send(_) => counters.received > counters.done,
-        ProxyEnd::Recv(_) => {
-            let has_begun = counters.received > 0;
-            // The network performs the flush too.
-            has_begun && counters.posted > counters.received || counters.received > counters.flushed
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Memory of the user's that connections send from and receive into, where the network takes it as it is.
 
-use super::engine::{Progress, ProxyEnd};
+use super::end::ProxyEnd;
+use super::engine::Progress;
 use crate::net::bypass::Expected;
 use oxccl_shared::abi::{ChannelId, Rank};
 use std::ops::Range;

@@ -2,7 +2,6 @@
 
 use super::block::ProxyBlock;
 use super::counters::{Counters, SubOp};
-use super::engine::ProxyEnd;
 use super::error::{EndError, EndFault, EndId, Outstanding};
 use super::order::Elements;
 use crate::net::NetError;
@@ -12,7 +11,10 @@ use oxccl_shared::proto;
 use std::sync::Arc;
 
 /// Gives the end once it can be made; asked again and again, without waiting.
-pub type OpenEnd = Box<dyn FnMut() -> Result<Option<ProxyEnd>, NetError> + Send>;
+pub type OpenEnd<E> = Box<dyn FnMut() -> Result<Option<E>, NetError> + Send>;
+
+/// An end that is open, and the sub-operation that has waited for it.
+pub(super) type Opened<E> = (E, Option<(SubOp, Elements)>);
 
 /// When an end that is not open waits for the other one, and not for this rank's kernel.
 #[derive(Clone, Copy, Debug)]
@@ -25,25 +27,25 @@ pub enum Patience {
     OfKernel,
 }
 
-/// An end that opens.
-pub struct OpeningEnd {
+/// An end that opens and is an `E` then.
+pub struct OpeningEnd<E> {
     place: EndId,
     layout: ConnLayout,
-    open: OpenEnd,
+    open: OpenEnd<E>,
     waiting: Option<(SubOp, Elements)>,
     /// When it waits for the other end.
     patience: Patience,
     failed: Option<Arc<EndError>>,
 }
 
-impl OpeningEnd {
+impl<E> OpeningEnd<E> {
     /// The end `place`, of slots of this layout, which `open` gives.
-    pub fn new(place: EndId, layout: ConnLayout, open: OpenEnd) -> OpeningEnd {
+    pub fn new(place: EndId, layout: ConnLayout, open: OpenEnd<E>) -> OpeningEnd<E> {
         OpeningEnd { place, layout, open, waiting: None, patience: Patience::None, failed: None }
     }
 
     /// The same for kernels that may run much later than their operations begin.
-    pub fn with_patience(self, patience: Patience) -> OpeningEnd {
+    pub fn with_patience(self, patience: Patience) -> OpeningEnd<E> {
         OpeningEnd { patience, ..self }
     }
 
@@ -81,19 +83,16 @@ impl OpeningEnd {
         self.waiting.map(|(sub, _)| Outstanding { sub, first: Step(0), counters: Counters::default() })
     }
 
-    /// The open end with what has waited for it, if it is there.
+    /// The open end and what has waited for it, if it is there.
     ///
     /// # Errors
     /// It cannot be had; the same from then on.
-    pub(super) fn poll(&mut self) -> Result<Option<ProxyEnd>, Arc<EndError>> {
+    pub(super) fn poll(&mut self) -> Result<Option<Opened<E>>, Arc<EndError>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         match (self.open)() {
-            Ok(opened) => Ok(opened.map(|mut end| {
-                self.waiting.take().into_iter().for_each(|(sub, elements)| end.begin(sub, elements));
-                end
-            })),
+            Ok(opened) => Ok(opened.map(|end| (end, self.waiting.take()))),
             Err(error) => {
                 let (place, outstanding) = (self.place, self.outstanding());
                 let error = Arc::new(EndError { place, outstanding, why: EndFault::Net(error) });

@@ -1,7 +1,8 @@
 //! The user's thread's side of a proxy: issues orders, checks their completion, stops the proxy.
 
 use super::arrivals::Arrivals;
-use super::engine::{Progress, ProxyEnd, ProxyParts};
+use super::end::ProxyEnd;
+use super::engine::{Progress, ProxyParts};
 use super::error::ProxyFailure;
 use super::order::{Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared, WISH_ABORT, WISH_STOP};
 use super::overflow::Overflow;

@@ -21,6 +21,7 @@ mod session;
 mod name;
 mod ras;
 mod ras_port;
+mod settings;
 mod server;
 mod registry;
 mod signal;
@@ -29,11 +30,12 @@ pub mod ask;
 pub use flight::{FLIGHT_VERSION, FlightFile};
 pub use question::{LINE_BYTES_MAX, Question};
 pub use ras::{RAS_LINE_BYTES_MAX, RAS_PROTOCOL, RasClient, RasReply};
-pub(crate) use registry::{Settings, Ticket, register, told};
+pub(crate) use registry::{Ticket, register, told};
 pub use report::{
     CommunicatorReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport,
     State, TotalReport,
 };
+pub(crate) use settings::Settings;
 
 use crate::launch::Recorded;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The communicators of this process, and the thread that answers for them: it is there while one of them is.
 
 use super::server::Server;
+use super::settings::Settings;
 use super::signal;
 use super::{Subject, flight};
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,19 +10,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// What a communicator wants of the thread. That of several is what any of them wants.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// Whether `oxccl status` is answered.
-    pub enabled: bool,
-    /// Where NCCL's RAS protocol is answered, if it is.
-    pub ras: Option<String>,
-    /// How the names of files with flight records begin, the rank follows. They are written when a communicator fails.
-    pub flight_file: Option<String>,
-    /// Whether SIGUSR2 has them written.
-    pub on_signal: bool,
-}
 
 /// Where they are written for a signal if nobody said.
 const FLIGHT_FILE: &str = "/tmp/oxccl_flight_rank_";
@@ -79,21 +67,6 @@ pub(super) struct Work {
     pub settings: Settings,
     /// Failures to be written.
     pub due: BTreeSet<u64>,
-}
-
-impl Settings {
-    const NOTHING: Settings = Settings { enabled: false, ras: None, flight_file: None, on_signal: false };
-
-    fn wants_anything(&self) -> bool {
-        *self != Settings::NOTHING
-    }
-
-    fn join(&mut self, more: &Settings) {
-        self.enabled |= more.enabled;
-        self.on_signal |= more.on_signal;
-        self.ras = self.ras.take().or_else(|| more.ras.clone());
-        self.flight_file = self.flight_file.take().or_else(|| more.flight_file.clone());
-    }
 }
 
 impl Registry {

@@ -3,9 +3,9 @@
 use super::name::{listen, may_ask, peer};
 use super::question::{LINE_BYTES_MAX, Question};
 use super::ras::{RAS_LINE_BYTES_MAX, RasClient, RasReply};
-use super::registry::Settings;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::session::{Dialect, Said, Session, Stage};
+use super::settings::Settings;
 use super::{Subject, flight, ras_port, signal};
 use crate::log;
 use rustix::event::{PollFd, PollFlags, Timespec};

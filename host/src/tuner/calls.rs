@@ -1,10 +1,10 @@
 //! A plugin's functions, whatever the version of its table.
 
-use super::About;
 use super::abi::{
     ALGORITHMS, Code, CollInfo2, CollInfo3, CollInfo4, Constants, End, Init2, Init5, NvlDomains, Opaque,
     PROTOCOLS, Tuner2, Tuner3, Tuner4, Tuner5, Tuner6,
 };
+use super::about::About;
 use super::costs::Costs;
 use crate::net::plugin::log;
 use core::ffi::{CStr, c_char, c_int};

@@ -8,10 +8,12 @@
 
 #[doc(hidden)]
 pub mod abi;
+mod about;
+mod costs;
 mod calls;
 mod load;
-mod costs;
 
+pub use about::About;
 pub use load::{Plugin, TunerError};
 
 use crate::net::plugin::log;
@@ -20,21 +22,7 @@ use crate::plan::{Call, CallPlan, Facts, Forced};
 use abi::Opaque;
 use calls::Calls;
 use costs::Costs;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// For whom a plugin is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct About {
-    /// A number that names the communicator, the same on all ranks.
-    pub communicator: u64,
-    /// Ranks.
-    pub nranks: u32,
-    /// Hosts.
-    pub nhosts: u32,
-    /// The fewest and the most ranks that a host has.
-    pub ranks_each: [u32; 2],
-}
 
 /// One communicator's user of a plugin, or nobody.
 #[derive(Debug, Default)]
@@ -52,17 +40,6 @@ struct Context(Opaque);
 
 // SAFETY: NCCL calls a communicator's tuner from whichever thread enqueues; plugins support that, one call at a time.
 unsafe impl Send for Context {}
-
-impl About {
-    /// From the host of each rank.
-    pub fn of(communicator: u64, host_of: impl Iterator<Item = u64>) -> About {
-        let mut ranks = BTreeMap::new();
-        host_of.for_each(|host| *ranks.entry(host).or_insert(0u32) += 1);
-        let (least, most) = (ranks.values().min(), ranks.values().max());
-        let ranks_each = [least, most].map(|count| count.copied().unwrap_or(0));
-        About { communicator, nranks: ranks.values().sum(), nhosts: ranks.len() as u32, ranks_each }
-    }
-}
 
 impl Tuner {
     /// Starts a plugin for a communicator.

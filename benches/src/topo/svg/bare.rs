@@ -6,7 +6,7 @@
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::models;
 use crate::topo::processors::{GPU, NIC, class, count_of, gpus_below, processors};
-use crate::topo::text::{count, kind_of, model_name, rate};
+use crate::topo::words::{count, kind_of, model_name, rate};
 use oxccl::topology::system::CpuModel;
 use oxccl::topology::{Cpu, Device, Inventory, Net, Pci};
 

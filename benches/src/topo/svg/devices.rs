@@ -6,7 +6,7 @@
 use super::layout::{Layout, Spot};
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::models;
-use crate::topo::text::{model_name, name, rate};
+use crate::topo::words::{model_name, name, rate};
 use oxccl::topology::System;
 use oxccl::topology::system::{Link, LinkKind, NodeId, NodeKind};
 

@@ -9,7 +9,8 @@ use super::layout::Layout;
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
 use crate::topo::runs::Runs;
-use crate::topo::text::{distinct, ranges, rate};
+use crate::topo::text::distinct;
+use crate::topo::words::{ranges, rate};
 use oxccl::Rank;
 use oxccl::topology::search::{GraphId, Lane, Pattern, TopoGraph};
 

@@ -12,7 +12,7 @@ mod bare;
 
 use super::machine::Machine;
 use super::runs::Runs;
-use super::text::{headline, hosts};
+use super::words::{headline, hosts};
 use layout::Layout;
 use pen::{Anchor, Font, Ink, Pen};
 

@@ -4,9 +4,10 @@
 //! Never: an instruction of one GPU.
 
 mod arith;
+mod tiles;
 mod block;
 mod bulk;
+mod bulk_copy;
 mod sweep;
-mod tiles;
 
 pub use block::GpuBlock;

@@ -20,33 +20,6 @@ use std::sync::Arc;
 /// Slots of protocols that the network does not use: the minimum of a layout.
 const UNUSED_SLOT_BYTES: u32 = 256;
 
-/// A communicator's in-network reduction.
-pub struct Reducing {
-    /// What it supports, or why there is none.
-    pub collnet: Collnet,
-    /// The reason of the head without one, if there is one.
-    pub lack: String,
-    /// This rank's end, if it is a head.
-    pub links: Option<CollLinks>,
-    /// Bytes of its connections, in this rank's memory.
-    pub bytes: usize,
-    /// Channel indices in the mesh: to the network and from it.
-    places: [u16; 2],
-}
-
-impl Default for Reducing {
-    fn default() -> Reducing {
-        Reducing { collnet: Collnet::Disabled, lack: String::new(), links: None, bytes: 0, places: [0; 2] }
-    }
-}
-
-impl Reducing {
-    /// Where the connections to the network begin among the mesh's, at a head.
-    pub(super) fn places(&self) -> Option<[u16; 2]> {
-        self.links.as_ref().map(|_| self.places)
-    }
-}
-
 impl Wiring<'_> {
     /// Whether to search for in-network reduction; the same on every rank.
     pub(super) fn wants_collnet(&mut self) -> bool {

@@ -1,9 +1,10 @@
 //! Connections to ranks of other hosts that an operation is the first to need.
 
-use super::connect::{CpuConnected, CpuWanted};
+use super::connected::CpuConnected;
 use super::graph::RankGraph;
 use super::inbox::ConnKey;
 use super::places;
+use super::wanted::CpuWanted;
 use super::wiring::halves::place_of;
 use super::wiring::{Conn, layout};
 use crate::launch::Channel;
@@ -213,7 +214,7 @@ fn sending(
     block: ProxyBlock,
     place: crate::proxy::EndId,
     segment: Arc<Segment>,
-) -> OpenEnd {
+) -> OpenEnd<ProxyEnd> {
     let mut parts = Some((block, segment));
     Box::new(move || {
         let Some(comm) = opening().map_err(TransportError::into_net)? else { return Ok(None) };
@@ -230,7 +231,7 @@ fn receiving(
     block: ProxyBlock,
     place: crate::proxy::EndId,
     segment: Arc<Segment>,
-) -> OpenEnd {
+) -> OpenEnd<ProxyEnd> {
     let mut parts = Some((block, segment));
     Box::new(move || {
         let Some(comm) = opening().map_err(TransportError::into_net)? else { return Ok(None) };

@@ -6,13 +6,15 @@
 mod graph;
 mod inbox;
 mod places;
-mod connect;
-mod collnet;
+mod wanted;
+mod connected;
 mod wiring;
+mod collnet;
+mod connect;
 mod far;
 
-pub use collnet::Reducing;
-pub use connect::{CpuConnected, CpuWanted};
+pub use connected::{CpuConnected, Reducing};
 pub use far::{FarBytes, FarLinks};
 pub use graph::RankGraph;
 pub use inbox::{ConnKey, Inbox, InboxEntry};
+pub use wanted::CpuWanted;

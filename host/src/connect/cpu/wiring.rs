@@ -2,11 +2,11 @@
 
 pub(super) mod halves;
 
-use super::collnet::Reducing;
-use super::connect::{CpuConnected, CpuWanted};
+use super::connected::{CpuConnected, Reducing};
 use super::graph::RankGraph;
 use super::inbox::{ConnKey, Inbox};
 use super::places;
+use super::wanted::CpuWanted;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::pipeline::Ranks;

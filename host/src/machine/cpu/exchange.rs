@@ -1,6 +1,6 @@
 //! A group of one brief message to a rank and one from a rank, without what only other groups need.
 
-use super::{Cpu, CpuParts};
+use super::state::{Cpu, CpuParts};
 use crate::launch::Message;
 use oxccl_device::coll::send_recv::{self, BriefExchange};
 use oxccl_device::gpu::Stop;

@@ -1,6 +1,6 @@
 //! Several communicators on one thread: a fiber each, resumed in turn until all have ended.
 
-use super::Cpu;
+use super::state::Cpu;
 use crate::launch::{FiberYielder, Job, in_flight};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};

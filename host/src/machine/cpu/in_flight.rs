@@ -1,8 +1,8 @@
 //! One communicator's operations in flight: a fiber that runs them in order, and whoever waits for them.
 
-use super::Cpu;
 use super::fiber::{self, Fiber};
 use super::queue::{Failure, IN_FLIGHT_MAX, Over, Owner, Queue, Ticket};
+use super::state::Cpu;
 use crate::launch::in_flight::{self, Advance, Patience};
 use crate::launch::{
     Behind, BehindError, Engine, EngineCell, Fault, Health, Machine, Occupied, RawCall, RawQueue, RunError,

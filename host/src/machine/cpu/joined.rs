@@ -1,9 +1,9 @@
 //! Messages of several operations in flight, which progress together: a send does not wait for a receive that was started before it.
 
-use super::{Cpu, CpuParts, expect, steps};
+use super::messages::{expect, steps};
+use super::state::{Cpu, CpuParts, Open};
 use crate::launch::{LendingBlock, message_tag, messages_of};
 use crate::proxy::ORDERS_OPEN_MAX;
-use core::ops::Range;
 use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Awaited, Stop, Wait};
@@ -12,18 +12,6 @@ use oxccl_shared::reduce;
 
 /// Most messages from the oldest under way to the newest: what a proxy has room for. Operations beyond wait for the oldest.
 const MESSAGES_OPEN_MAX: usize = ORDERS_OPEN_MAX - 64;
-
-/// One operation's messages among those under way.
-pub(super) struct Open {
-    /// Its number in the queue.
-    slot: u32,
-    /// How many it has.
-    works: usize,
-    /// How many joined before its first.
-    first: usize,
-    /// Its calls in the recorder.
-    records: Range<u64>,
-}
 
 impl Cpu {
     /// Carries the messages of the operation `first`, and of those that are started before all are done.

@@ -1,6 +1,6 @@
 //! Collectives of two ranks of a host that are one brief message each way at most, without what only other calls need.
 
-use super::{Cpu, CpuParts};
+use super::state::{Cpu, CpuParts};
 use crate::launch::RawCall;
 use crate::plan::Plan;
 use oxccl_device::coll::pair::{self, PairWork};

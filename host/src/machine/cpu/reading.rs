@@ -1,6 +1,6 @@
 //! Long reductions of two ranks that read each other's memory.
 
-use super::{Cpu, CpuParts};
+use super::state::{Cpu, CpuParts};
 use crate::launch::{LendingBlock, RawCall};
 use crate::plan::Plan;
 use oxccl_device::coll::reading::{self, PairReduction};

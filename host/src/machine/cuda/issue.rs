@@ -1,7 +1,7 @@
 //! Issues a kernel's proxy orders: now, when the stream reaches it, or at every launch of a graph.
 
 use super::driver::StreamRef;
-use super::machine::Cuda;
+use super::state::Cuda;
 use crate::launch::RunError;
 use crate::machine::Issue;
 

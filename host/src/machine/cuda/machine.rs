@@ -1,93 +1,21 @@
-//! A communicator's kernels, enqueued on streams.
+//! A rank's kernels on a GPU, enqueued on streams, as a [`Machine`].
 
-use super::connected::Connected;
 use super::copies::CopyEngines;
-use super::custom::{CustomFacts, CustomKernels, CustomLaunch};
-use super::driver::{CudaError, Device, Function, HostNode, StreamRef};
-use super::kernels::DeviceKernels;
-use super::messages::MessageScratch;
-use super::monitor::Monitor;
+use super::driver::{CudaError, StreamRef};
 use super::one_sided::OneSided;
-use super::order::Order;
-use super::tiles::Tiles;
+use super::state::Cuda;
 use crate::bootstrap::Bootstrap;
-use crate::gpu::KernelError;
 use crate::launch::{
-    BACK_OFF, Behind, BehindError, Fault, GroupMachine, Health, Job, Machine, Message, Notify, Occupied,
-    Outstanding, Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
+    BACK_OFF, Behind, BehindError, Fault, GroupMachine, Health, Job, Machine, Message, Occupied, Outstanding,
+    Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
 };
-use crate::machine::{ConnKind, ConnLists, ConnTables, Connector, NetProxy, Verdict, collective_args};
+use crate::machine::{NetProxy, Verdict};
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, Facts, Forced, Placement, Plan, SymmetricPlan, message_kernels};
-use crate::transport::p2p::SignalTable;
-use crate::tuner::Tuner;
-use oxccl_shared::abi::{CollArgs, KERNEL_DIRECT, KernelColl, KernelLaunch, Rank, RedOp};
-use oxccl_shared::algo::kernels::Kernel;
-use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::reduce::{self, Resolved};
-use std::ffi::c_void;
+use oxccl_shared::abi::Rank;
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The parts that `connect` creates at init, and the communicator's own.
-pub struct CudaParts {
-    /// This rank.
-    pub rank: Rank,
-    /// Facts for plans.
-    pub facts: Facts,
-    /// A plugin that chooses with them, or none.
-    pub tuner: Tuner,
-    /// Its GPU.
-    pub device: Device,
-    /// That GPU's kernels.
-    pub kernels: Arc<DeviceKernels>,
-    /// Kernels of algorithms from outside the library, used before its own.
-    pub custom: Vec<CustomKernels>,
-    /// The tiles of blocks of its kernels with slots.
-    pub tiles: Tiles,
-    /// Bytes of those of symmetric kernels, if the user says so.
-    pub tile_bytes: Option<u32>,
-    /// Whether all kernels that plans may choose are loaded.
-    pub has_all_kernels: bool,
-    /// Addresses of the connections.
-    pub tables: ConnTables,
-    /// What makes connections as they are needed.
-    pub connector: Arc<dyn Connector>,
-    /// Aborts kernels.
-    pub monitor: Arc<Monitor>,
-    /// The communicator's health.
-    pub health: Arc<Health>,
-    /// Reports faults to the other ranks.
-    pub notify: Arc<dyn Notify + Sync>,
-    /// The proxy, if some ranks are reached over a network.
-    pub net: Option<NetProxy>,
-    /// Timeout of a kernel's wait for a peer.
-    pub timeout: Duration,
-    /// Whether kernels that can may start before the one in front of them on their stream has ended.
-    pub starts_early: bool,
-}
-
-/// The first generation with programmatic dependent launch.
-const EARLY_SM_MIN: u32 = 90;
-
-/// Runs a rank's kernels on a GPU of NVIDIA, on users' streams.
-pub struct Cuda {
-    pub(super) parts: CudaParts,
-    pub(super) order: Order,
-    /// The latest capture's node that issues the orders of its latest kernel.
-    pub(super) replayed: Option<HostNode>,
-    /// Kernels used so far, found without a lock.
-    functions: Vec<(Kernel, Function)>,
-    pub(super) scratch: MessageScratch,
-    pub(super) connected: Connected,
-    /// One-sided operations, once they are connected.
-    one_sided: Option<OneSided>,
-    /// Collectives by copy engines, once a symmetric window is registered.
-    pub(super) copies: Option<CopyEngines>,
-    /// The words that a fault releases.
-    signals: Arc<OnceLock<Arc<SignalTable>>>,
-}
 
 impl Machine for Cuda {
     type Flight = ();
@@ -349,193 +277,6 @@ impl GroupMachine for Cuda {
 }
 
 impl Cuda {
-    /// A machine over finished connections.
-    ///
-    /// # Errors
-    /// [`CudaError`].
-    pub fn new(parts: CudaParts) -> Result<Cuda, CudaError> {
-        let (monitor, signals) = (Arc::downgrade(&parts.monitor), Arc::new(OnceLock::new()));
-        let released: Weak<OnceLock<Arc<SignalTable>>> = Arc::downgrade(&signals);
-        parts.health.set_alarm(move || {
-            monitor.upgrade().iter().for_each(|monitor| monitor.abort());
-            released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
-        });
-        parts.monitor.set_timeout(parts.timeout);
-        let order = Order::new(&parts.device)?;
-        parts.kernels.watch(order.done());
-        Ok(Cuda {
-            order,
-            replayed: None,
-            connected: Connected::of_none(parts.facts.nranks),
-            parts,
-            functions: Vec::new(),
-            scratch: MessageScratch::default(),
-            one_sided: None,
-            copies: None,
-            signals,
-        })
-    }
-
-    /// One-sided operations, if they are connected.
-    pub(crate) fn one_sided(&mut self) -> Option<&mut OneSided> {
-        self.one_sided.as_mut()
-    }
-
-    /// Gives it one-sided operations.
-    pub(crate) fn connect_one_sided(&mut self, table: SignalTable) {
-        let table = self.signals.get_or_init(|| Arc::new(table)).clone();
-        if self.parts.health.is_stopped() {
-            table.release();
-        }
-        self.one_sided = Some(OneSided::new(self.parts.rank, table));
-    }
-
-    fn note_call(&self, is_silent: bool) {
-        self.parts.monitor.note_call(is_silent, self.order.capture().is_some());
-    }
-
-    /// The operator of a call, or a sum where the call copies.
-    pub(super) fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
-        let Call { func, dtype, op, .. } = *call;
-        let op = if func.is_reduction() { op } else { RedOp::Sum };
-        reduce::resolve(op, dtype, self.parts.facts.nranks, scalar_bits)
-    }
-
-    /// The plan of a rank that is alone: its own input is its result, unless the operator changes it.
-    fn plan_alone(&self, call: &Call) -> CallPlan {
-        // Whether there is a multiplier does not depend on which.
-        let operator = self.operator(call, 0);
-        if !operator.pre && !operator.post {
-            return CallPlan::Local;
-        }
-        CallPlan::Collective(self.parts.facts.plan_alone(call))
-    }
-
-    pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {
-        let known = self.functions.iter().position(|(known, _)| *known == id);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let health = &self.parts.health;
-                let loaded = self.parts.kernels.get(id, threads, &|| health.is_stopped())?;
-                self.functions.push((id, loaded));
-                self.functions.len() - 1
-            }
-        };
-        Ok(&self.functions[at].1)
-    }
-
-    /// # Safety
-    /// 1. As [`Machine::collective`]'s second.
-    unsafe fn launch_collective(
-        &mut self,
-        raw: &RawCall,
-        plan: &Plan,
-        tag: u32,
-        stream: StreamRef<'_>,
-    ) -> Result<(), RunError> {
-        // SAFETY: obligation 1.
-        if let Some(launched) = unsafe { self.launch_custom(raw, tag, stream) } {
-            return launched;
-        }
-        let mut coll = collective_args(raw, plan, &self.operator(&raw.call, raw.scalar_bits), tag);
-        if !raw.call.func.has_buffers() {
-            let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
-            coll = KernelColl { src: scratch, dst: scratch, ..coll };
-        }
-        if self.parts.net.is_none() {
-            coll.flags |= KERNEL_DIRECT;
-        }
-        let kind = ConnKind::of(spec_of(plan.algorithm).connections);
-        let lists = self.parts.tables.of(kind, plan.protocol);
-        let tiles = self.parts.tiles.of(plan.kernel());
-        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
-        let mut args = CollArgs { launch, coll };
-        if let Some(net) = &mut self.parts.net {
-            net.collective(&coll, plan);
-        }
-        let has_orders = self.issue_orders(stream)?;
-        let may_start_early = self.parts.starts_early && plan.kernel().starts_early();
-        let function = self.function(plan.kernel(), plan.threads)?;
-        let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
-        // Only what was compiled for a generation that has programmatic dependent launch waits by itself.
-        let launched = if may_start_early && function.sm() >= EARLY_SM_MIN {
-            // SAFETY: as below; such a kernel waits for those before it (`starts_early`).
-            unsafe { function.launch_early(grid, block, tiles.shared_bytes, stream, &mut params) }
-        } else {
-            // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
-            // point to live until `close` has seen every operation end.
-            unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) }
-        };
-        let launched = launched.map_err(|error| error.in_kernel(function.name()));
-        launched.map_err(|error| self.launch_refused(error, has_orders, stream))
-    }
-
-    /// A call that an algorithm from outside the library carries out; none if there is no such algorithm.
-    ///
-    /// # Safety
-    /// 1. As [`Machine::collective`]'s second.
-    unsafe fn launch_custom(
-        &self,
-        raw: &RawCall,
-        tag: u32,
-        stream: StreamRef<'_>,
-    ) -> Option<Result<(), RunError>> {
-        let CustomLaunch { function, channels, threads, protocol, coll } = self.custom(raw, tag)?;
-        let lists = self.parts.tables.of(ConnKind::Mesh, protocol);
-        let mut args = CollArgs { launch: self.launch(lists, channels), coll };
-        let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([channels, 1, 1], [threads, 1, 1]);
-        // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
-        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
-        Some(launched.map_err(|error| error.in_kernel(function.name()).into()))
-    }
-
-    /// The launch of an algorithm from outside the library, if one carries out the call.
-    pub(super) fn custom(&self, raw: &RawCall, tag: u32) -> Option<CustomLaunch<'_>> {
-        let facts = &self.parts.facts;
-        if self.parts.custom.is_empty() || facts.crosses_network() || raw.forced.is_some() {
-            return None;
-        }
-        let (nranks, layout, channels) = (facts.nranks, &facts.mesh_layout, facts.mesh_channels);
-        let host_ranks = facts.hosts.ranks_each();
-        let facts = CustomFacts {
-            nranks,
-            host_ranks,
-            layout,
-            channels,
-            forced: &facts.forced,
-            lines: facts.has_mesh_of_lines(),
-        };
-        let operator = self.operator(&raw.call, raw.scalar_bits);
-        let launches =
-            self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
-        { launches }.next()
-    }
-
-    /// The arguments that all kernels have.
-    pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
-        let mut launch = KernelLaunch {
-            send: std::ptr::null(),
-            recv: std::ptr::null(),
-            send_cursors: std::ptr::null_mut(),
-            recv_cursors: std::ptr::null_mut(),
-            rings: std::ptr::null(),
-            trees: std::ptr::null(),
-            monitor: self.parts.monitor.address(),
-            number: self.parts.health.recorder().next().wrapping_sub(1),
-            nconns: 0,
-            nchannels: channels,
-            rank: self.parts.rank,
-            nranks: self.parts.facts.nranks,
-            nmessages: 0,
-            tile_bytes: 0,
-        };
-        lists.fill(&mut launch);
-        launch
-    }
-
     /// Whether every enqueued operation has ended, and, unless overdue, whether the proxy has sent everything.
     fn is_done(&self, is_overdue: bool) -> bool {
         // An error means that the context is broken: no kernel runs any more.
@@ -554,7 +295,7 @@ const ABORT_TIME: Duration = Duration::from_secs(10);
 ///
 /// # Safety
 /// 1. Both are valid for the length, until the stream has completed the copy.
-pub(super) unsafe fn copy(
+unsafe fn copy(
     from: *const u8,
     to: *mut u8,
     len_bytes: usize,

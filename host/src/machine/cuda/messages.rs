@@ -1,19 +1,12 @@
 //! Messages between ranks, as kernels.
 
 use super::driver::StreamRef;
-use super::machine::Cuda;
+use super::state::{Cuda, MessageScratch};
 use crate::launch::{Message, RunError};
 use crate::machine::ConnKind;
-use crate::plan::{Arrangement, Batch, MessageWant, arrange};
+use crate::plan::{Batch, MessageWant, arrange};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
-
-/// Memory for the messages of the group being enqueued, kept from one group to the next.
-#[derive(Default)]
-pub(super) struct MessageScratch {
-    wants: Vec<MessageWant>,
-    arrangement: Arrangement,
-}
 
 const NO_MESSAGE: KernelMessage =
     KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };

@@ -4,9 +4,10 @@
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
 //! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
-//! through which kernels are stopped and say why; `order`, one operation after the other; `connected`, what launches need of
-//! connections; `machine`, with `messages` for what goes between pairs, `issue` for the proxy's orders and `stopped` for faults;
-//! `copies`, collectives by copy engines; `one_sided`, which runs no kernel either; `buffer` and `tracked`, what users call it with.
+//! through which kernels are stopped and say why; `order`, one operation after the other; `one_sided`, which
+//! runs no kernel; `copies`, collectives by copy engines, which runs none either; `state`, what a rank consists of, from its `parts` and
+//! the connections that are `connected`; `connect`, what calls need beyond these; `stopped` for faults, `issue` for the proxy's orders;
+//! `collective`, `symmetric` and `messages`, what is launched; `machine`; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
 mod gpu;
@@ -15,16 +16,20 @@ mod kernels;
 mod custom;
 mod monitor;
 mod order;
+mod one_sided;
+mod parts;
 mod connected;
-mod machine;
 mod copies;
-mod symmetric;
-mod messages;
-mod issue;
+mod state;
+mod connect;
 mod stands;
 mod hopeless;
 mod stopped;
-mod one_sided;
+mod issue;
+mod collective;
+mod symmetric;
+mod messages;
+mod machine;
 mod buffer;
 mod tracked;
 
@@ -33,9 +38,10 @@ pub(crate) use copies::SLOTS as COPY_SLOTS;
 pub use custom::CustomKernels;
 pub use driver::{CallersMemory, Device, StreamRef};
 pub use kernels::{DeviceKernels, Forms};
-pub use machine::{Cuda, CudaParts};
 pub use monitor::Monitor;
 pub(crate) use one_sided::OneSided;
+pub use parts::CudaParts;
+pub use state::Cuda;
 pub use tiles::Tiles;
 pub(crate) use tracked::{Access, Place, Record, check_stream};
 pub use tracked::{GpuElement, GpuRead, GpuWrite};

@@ -2,9 +2,10 @@
 
 use super::driver::{CudaError, Event, StreamRef};
 use super::hopeless::HopelessWaits;
-use super::machine::{Cuda, CudaParts};
 use super::monitor::Monitor;
+use super::parts::CudaParts;
 use super::stands::{Found, Looks};
+use super::state::Cuda;
 use crate::gpu::KernelError;
 use crate::launch::{
     Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait, Standing,

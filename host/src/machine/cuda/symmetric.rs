@@ -2,7 +2,7 @@
 
 use super::driver::StreamRef;
 use super::kernels::Forms;
-use super::machine::Cuda;
+use super::state::Cuda;
 use super::tiles::Tiles;
 use crate::launch::{RawCall, RunError};
 use crate::machine::{ConnKind, collective_args};

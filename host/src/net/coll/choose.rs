@@ -6,25 +6,6 @@ use crate::net::plugin::{self, PluginConfig};
 use crate::net::{NetConfig, NetError};
 use std::sync::Arc;
 
-/// Settings of in-network reduction.
-#[derive(Clone, Debug)]
-pub struct CollConfig {
-    /// Whether to use in-network reduction (`NCCL_COLLNET_ENABLE`).
-    pub enabled: bool,
-    /// Fewest hosts of a communicator that uses it (`NCCL_COLLNET_NODE_THRESHOLD`).
-    pub hosts_min: u32,
-    /// The program's own network; it takes precedence over plugins.
-    pub own: Option<Arc<dyn CollNet>>,
-    /// Aggregators (`OXCCL_AGGREGATOR`), which take precedence over plugins.
-    pub aggregators: Option<AggregatorConfig>,
-}
-
-impl Default for CollConfig {
-    fn default() -> CollConfig {
-        CollConfig { enabled: false, hosts_min: 2, own: None, aggregators: None }
-    }
-}
-
 /// The aggregators that are named, or the first plugin with in-network reduction and devices, among those of
 /// [`NetConfig::plugins`].
 ///
@@ -76,6 +57,7 @@ fn no_plugin(plugins: &PluginConfig) -> String {
 mod tests {
     use super::*;
     use crate::bootstrap::secret::Secret;
+    use crate::net::coll::CollConfig;
     use crate::net::socket::SocketConfig;
     use std::time::Duration;
 

@@ -4,9 +4,11 @@
 //! Never: sends from rank to rank (that is [`super::Net`]), knows hosts or chains, blocks.
 
 mod contract;
+mod config;
 mod choose;
 
-pub use choose::{CollConfig, carriage, find};
+pub use choose::{carriage, find};
+pub use config::CollConfig;
 pub use contract::{
     CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started, Window,
 };

@@ -1,6 +1,6 @@
 //! Settings of the network over InfiniBand and RoCE, by NCCL's names.
 
-use super::gid::AddressRange;
+use super::address::AddressRange;
 use super::hca::HcaFilter;
 
 /// Most queue pairs of one connection, as in NCCL.

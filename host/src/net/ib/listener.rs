@@ -7,7 +7,7 @@ use super::metadata::{METADATA_BYTES, Metadata, READY};
 use super::metadata_exchange::MetadataExchange;
 use super::port::Port;
 use super::recv::{IbReceiver, RemoteTable};
-use super::{NO_RANK, Settings};
+use super::setup::{NO_RANK, Settings};
 use crate::bootstrap::acceptor::{Accepted, Acceptor};
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::sock;

@@ -8,8 +8,9 @@
 //! (queue pairs and their errors), `send`, `recv` and `flush`, `connector` and `listener` (connection setup).
 //! `docs/infiniband.md` explains settings and errors.
 
-mod config;
+mod address;
 mod hca;
+mod config;
 mod gid;
 mod verbs;
 mod missing;
@@ -23,24 +24,23 @@ mod flush;
 mod send;
 mod recv;
 mod metadata_exchange;
+mod setup;
 mod connector;
 mod listener;
 
+pub use address::AddressRange;
 pub use config::IbConfig;
-pub use gid::AddressRange;
 pub use hca::HcaFilter;
 
 use super::invitation::Invitation;
 use super::socket::SocketConfig;
 use super::{Connector, Listener, Net, NetError, NetHandle, NetProperties};
-use crate::bootstrap::handshake::{Hello, Purpose};
 use crate::bootstrap::iface;
 use crate::bootstrap::secret::Secret;
 use connector::IbConnector;
 use listener::IbListener;
-use oxccl_shared::abi::Rank;
 use port::{MESSAGE_MAX_BYTES, Port};
-use std::net::IpAddr;
+use setup::Settings;
 use std::path::Path;
 use std::sync::Arc;
 use verbs::{OpenDevice, Verbs};
@@ -49,24 +49,8 @@ use verbs::{OpenDevice, Verbs};
 const NAME: &str = "IB";
 /// The first bytes of its listen handles.
 const MAGIC: [u8; 4] = *b"OxIB";
-/// The rank field of handshakes between networks, which know no ranks: the token authenticates.
-const NO_RANK: Rank = Rank(0);
 /// Latency of one message, in order of magnitude.
 const LATENCY_US: f32 = 1.0;
-
-/// The connecting side's first handshake message.
-fn hello(connection: u64) -> Hello {
-    Hello { purpose: Purpose::Stream(0), from: NO_RANK, to: NO_RANK, tag: connection }
-}
-
-/// The user's settings of the network, and of the sockets for connection setup.
-#[derive(Clone, Debug)]
-struct Settings {
-    ib: IbConfig,
-    socket: SocketConfig,
-    /// Address of the setup sockets.
-    addr: IpAddr,
-}
 
 /// InfiniBand and RoCE by libibverbs.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use super::abi::{Close, Opaque};
 use super::calls::Calls;
 use super::connection::{CommCalls, Connection, Done, Owner};
-use super::{Plugin, log};
+use super::log;
+use super::opened::Plugin;
 use crate::net::{
     Comm, Connector, Listener, MemoryKinds, NetError, NetHandle, NetMemory, RecvComm, Registration, Request,
     SendComm,

@@ -3,6 +3,9 @@
 use crate::bootstrap::InterfaceFilter;
 use std::time::Duration;
 
+/// The network's name.
+pub(super) const NAME: &str = "Socket";
+
 /// Most data sockets of one connection (`NCCL_SOCKET_NTHREADS` x `NCCL_NSOCKS_PERTHREAD`), as in NCCL.
 pub const DATA_SOCKETS_MAX: u32 = 64;
 

@@ -1,6 +1,6 @@
 //! Interfaces as devices, and the choice of a device for a route.
 
-use super::config::SocketConfig;
+use super::config::{NAME, SocketConfig};
 use crate::bootstrap::iface::{self, Interface};
 use crate::net::NetError;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ pub(super) struct Device {
 /// The interfaces that may be used, in the kernel's order.
 pub(super) fn list(config: &SocketConfig) -> Result<Vec<Device>, NetError> {
     let interfaces =
-        iface::list().map_err(|error| NetError::of_call(super::NAME, "getifaddrs", error.to_string()))?;
+        iface::list().map_err(|error| NetError::of_call(NAME, "getifaddrs", error.to_string()))?;
     Ok(choose(&interfaces, config)
         .into_iter()
         .map(|interface| describe(interface, Path::new("/sys")))

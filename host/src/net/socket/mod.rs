@@ -23,11 +23,10 @@ pub(crate) use over::{receiver_over, sender_over};
 use super::invitation::Invitation;
 use super::{Connector, Listener, MemoryKinds, Net, NetError, NetHandle, NetProperties};
 use crate::bootstrap::secret::Secret;
+use config::NAME;
 use devices::Device;
 use std::sync::{Arc, Once};
 
-/// The network's name.
-const NAME: &str = "Socket";
 /// The first bytes of its listen handles, in the clear and encrypted.
 const MAGIC: [u8; 4] = *b"OxSk";
 const SEALED_MAGIC: [u8; 4] = *b"OxSe";

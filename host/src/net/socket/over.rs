@@ -4,6 +4,7 @@
 //! what tuning reaches. Loopback, 2 shared cores, Linux 6.18, 2026-11: tuned 7.0 GB/s; fixed at 256 KiB 4.3, at 1 MiB 4.4, at 4 MiB
 //! 5.5; a bare loop of blocking `write` and `read` 4.2.
 
+use super::config::NAME;
 use super::prompt::Prompt;
 use crate::bootstrap::channel::DataStream;
 use crate::net::message::{Ends, Receiver, Sender};
@@ -53,7 +54,7 @@ pub(super) fn receiver(ends: Ends, streams: Vec<DataStream>, encrypt: bool) -> B
 /// The peer may have died since authentication: its reset takes the peer's address from the socket. That is no error of this rank;
 /// the first message finds the connection closed, and that error is the one that blames the right rank.
 fn prepare(socket: &TcpStream) -> Result<Ends, NetError> {
-    let failed = |call| move |error| NetError::of_io(super::NAME, None, call, &error);
+    let failed = |call| move |error| NetError::of_io(NAME, None, call, &error);
     let device = socket.local_addr().map_err(failed("getsockname"))?.ip().to_string();
     let peer = socket.peer_addr().map_or_else(|_| "a peer that has reset".to_owned(), |at| at.to_string());
     socket.set_nodelay(true).map_err(failed("setsockopt(TCP_NODELAY)"))?;

@@ -5,30 +5,15 @@
 //! Never: reads the environment: the caller passes the policy.
 
 mod kind;
+mod route;
 mod nearest;
 mod policy;
 
 pub use kind::PathKind;
 pub use policy::{PathPolicy, PeerAccess};
+pub use route::Route;
 
-use super::system::{LinkId, NodeId, System};
-
-/// The route of data from one node to another.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Route {
-    /// Path type.
-    pub kind: PathKind,
-    /// GB/s of its narrowest link.
-    pub bw: f32,
-    /// Its links in order; empty from a node to itself and where there is no route.
-    pub links: Vec<LinkId>,
-}
-
-impl Route {
-    fn none() -> Route {
-        Route { kind: PathKind::Dis, bw: 0.0, links: Vec::new() }
-    }
-}
+use super::system::{NodeId, System};
 
 /// The routes between all endpoints.
 #[derive(Clone, Debug)]

@@ -8,8 +8,11 @@
 //! and under one set of constraints, depth first. `relax` loosens constraints and lowers the bandwidth until a walk
 //! succeeds, then raises the bandwidth as far as possible. `settle` ends a search that has found nothing within its budget.
 
+mod config;
 mod graph;
 mod bounds;
+mod choices;
+mod machine;
 mod capacity;
 mod candidates;
 mod moves;
@@ -17,40 +20,15 @@ mod walk;
 mod relax;
 mod settle;
 
+pub use config::SearchConfig;
 pub use graph::{CHANNELS_MAX, GraphId, Lane, Pattern, TopoGraph};
 
-use super::{Paths, System, Tables};
+use super::{Paths, System};
 use bounds::Bounds;
-use candidates::Choices;
+use choices::Choices;
+use machine::Machine;
 use relax::Request;
 use std::ops::RangeInclusive;
-
-/// The user's options. The default is that of an empty environment.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SearchConfig {
-    /// The NCCL release whose constants apply.
-    pub tables: Tables,
-    /// Whether a ring may enter a host by another NIC than it leaves by (`NCCL_CROSS_NIC`): 0 never, 1 always, 2 if better.
-    pub cross_nic: u32,
-    /// Whether to search for channels with in-network reduction (`NCCL_COLLNET_ENABLE`).
-    pub collnet: bool,
-    /// Whether to search for channels that reduce in NVSwitches (`NCCL_NVLS_ENABLE`).
-    pub nvls: bool,
-}
-
-impl Default for SearchConfig {
-    fn default() -> Self {
-        SearchConfig { tables: Tables::Current, cross_nic: 2, collnet: false, nvls: true }
-    }
-}
-
-/// The facts about the machine that searches need.
-pub(crate) struct Machine<'a> {
-    pub system: &'a System,
-    pub paths: &'a Paths,
-    pub bounds: Bounds,
-    pub choices: Choices,
-}
 
 /// A machine whose graphs can be searched one at a time.
 pub struct Search<'a> {

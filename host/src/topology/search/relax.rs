@@ -3,8 +3,9 @@
 //! Gives: the best [`TopoGraph`] within a budget of steps.
 //! Never: an empty graph where GPUs can reach each other at all: `settle` has the last word.
 
+use super::machine::Machine;
 use super::walk::{Outcome, Trial, Walk};
-use super::{GraphId, Lane, Machine, Pattern, SearchConfig, TopoGraph};
+use super::{GraphId, Lane, Pattern, SearchConfig, TopoGraph};
 use crate::topology::PathKind;
 
 /// What to search for.

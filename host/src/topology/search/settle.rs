@@ -4,9 +4,10 @@
 //! links have.
 //! Never: a speed that was not looked up: NCCL writes 0.1 GB/s where it finds nothing.
 
+use super::machine::Machine;
 use super::relax::{Relaxation, WALK_STEPS};
 use super::walk::{Draft, Trial, Walk};
-use super::{Lane, Machine, Pattern, TopoGraph};
+use super::{Lane, Pattern, TopoGraph};
 use crate::topology::PathKind;
 use crate::topology::system::{LOCAL_BW, NodeId};
 use oxccl_shared::abi::Rank;

@@ -4,7 +4,8 @@
 //! Never: recursion: the depth is channels times GPUs, more than a thread's stack may hold.
 
 use super::capacity::Capacity;
-use super::{Lane, Machine, Pattern, TopoGraph};
+use super::machine::Machine;
+use super::{Lane, Pattern, TopoGraph};
 use crate::topology::PathKind;
 use crate::topology::system::{NodeId, NodeKind};
 

@@ -4,7 +4,7 @@
 //! Never: joins different chips.
 
 use super::NodeKind;
-use super::build::DraftNode;
+use super::draft::DraftNode;
 
 /// Broadcom's PCI switches appear as a switch above switches. A GPU and a NIC below different halves are as near as
 /// below one. The numbers are vendor, device and board of the upper half; the lower half's board differs by one in

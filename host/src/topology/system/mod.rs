@@ -5,8 +5,9 @@
 
 mod bandwidth;
 mod classify;
-mod build;
+mod draft;
 mod flatten;
+mod build;
 
 pub use bandwidth::Tables;
 pub(super) use bandwidth::{LOCAL_BW, through_intel};

@@ -1,7 +1,7 @@
 //! Memory of all ranks of a host: one allocation per rank, or one on its GPU and one on the host, and the addresses
 //! of all of them.
 
-use super::allocation::{AllocationKind, Method, P2pSettings};
+use super::allocation::{AllocationKind, Method};
 use super::circle::Circle;
 use super::descriptors::{Mailbox, Party, PassError};
 use super::domains::{Domain, Domains};
@@ -9,45 +9,15 @@ use super::error::P2pError;
 use super::info::MemoryInfo;
 use super::own::{OwnMemory, Wanted, show};
 use super::reach::Peer;
-use super::setup::{Agreed, ArenaSetup, Failed, agree, read_all};
+use super::setup::{ArenaSetup, Failed, agree, read_all};
+use super::wanted::{Agreed, ArenaWanted, FurtherWanted};
 use crate::bootstrap::Bootstrap;
-use crate::gpu::{Gpu, GpuMemory};
+use crate::gpu::GpuMemory;
 use crate::mem::{self, ShmFile};
-use crate::transport::PeerInfo;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-
-/// What to connect.
-#[derive(Clone, Copy)]
-pub struct ArenaWanted<'a> {
-    /// This rank's device.
-    pub device: &'a dyn Gpu,
-    /// Peer info of all ranks.
-    pub peers: &'a [PeerInfo],
-    /// The user's settings; equal on all ranks.
-    pub settings: &'a P2pSettings,
-    /// Ranks of this host whose GPU memory must not be used, although it could be.
-    pub refused: &'a [Rank],
-    /// Bytes of a rank's memories in the order of [`Domain::ALL`], given the domain of each pair; equal on all ranks.
-    pub lens: &'a dyn Fn(&Domains, Rank) -> [usize; 2],
-}
-
-/// What to add to what was connected.
-#[derive(Clone, Copy)]
-pub struct FurtherWanted<'a> {
-    /// This rank.
-    pub rank: Rank,
-    /// Its device.
-    pub device: &'a dyn Gpu,
-    /// What was agreed on for the first arena.
-    pub agreed: &'a Agreed,
-    /// The ranks that take part, and a number that only this arena of the communicator has.
-    pub members: (&'a [Rank], u64),
-    /// As in [`ArenaWanted`].
-    pub lens: &'a dyn Fn(&Domains, Rank) -> [usize; 2],
-}
 
 /// Memory of every rank of this host, accessible from this rank's device: GPU memory for pairs whose GPUs have peer
 /// access, host memory for the others.

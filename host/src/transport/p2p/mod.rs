@@ -24,7 +24,7 @@
 //! A communicator has one arena at init, with all ranks, and further ones for connections that are made later, with the ranks that these
 //! concern. `circle` is how either vote.
 //!
-//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `circle`; `setup`; `own` and `reach`; `arena`; `signals` and
+//! From below: `domains`, `allocation` and `info`, pure; `descriptors`, the socket; `circle`; `wanted`; `setup`; `own` and `reach`; `arena`; `signals` and
 //! `window`.
 
 mod domains;
@@ -33,6 +33,7 @@ mod info;
 mod error;
 mod descriptors;
 mod circle;
+mod wanted;
 mod setup;
 mod own;
 mod reach;
@@ -41,11 +42,11 @@ mod signals;
 mod window;
 
 pub use allocation::{AllocationKind, P2pSettings};
-pub use arena::{Arena, ArenaWanted, FurtherWanted};
+pub use arena::Arena;
 pub(crate) use circle::Circle;
 pub use descriptors::PassError;
 pub use domains::{Domain, Domains};
 pub use error::P2pError;
-pub use setup::Agreed;
 pub use signals::{SignalTable, SignalsWanted};
+pub use wanted::{Agreed, ArenaWanted, FurtherWanted};
 pub use window::{Reach, Window, WindowWanted};

@@ -1,12 +1,12 @@
 //! The facts that all ranks gather before memory is allocated, and their vote on success.
 
 use super::allocation::{Access, AllocationKind, Method, P2pSettings, Pair, allocation_kind, domain};
-use super::arena::ArenaWanted;
 use super::circle::Circle;
 use super::descriptors::Party;
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
 use super::info::{AccessRow, GpuInfo};
+use super::wanted::{Agreed, ArenaWanted};
 use crate::bootstrap::{Agreement, Bootstrap};
 use crate::gpu::{CudaError, Gpu};
 use crate::mem::ShmName;
@@ -27,16 +27,6 @@ pub(super) struct ArenaSetup<'a> {
     access: Vec<Vec<Access>>,
     /// The ranks that take part; all, if none are named.
     members: Option<&'a [Rank]>,
-}
-
-/// What a communicator's ranks have agreed on for its first arena, for those that follow.
-#[derive(Clone, Debug)]
-pub struct Agreed {
-    peers: Vec<PeerInfo>,
-    settings: P2pSettings,
-    gpus: Vec<GpuInfo>,
-    access: Vec<Vec<Access>>,
-    pub(super) method: Method,
 }
 
 /// An error, and whether all ranks should try another method.

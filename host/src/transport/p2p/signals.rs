@@ -4,10 +4,11 @@
 //! and by the processor, which ends the waits of a communicator that was aborted.
 
 use super::allocation::{Method, P2pSettings};
-use super::arena::{ArenaWanted, split};
+use super::arena::split;
 use super::error::P2pError;
 use super::own::file_bytes;
 use super::setup::{ArenaSetup, agree};
+use super::wanted::ArenaWanted;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{Gpu, GpuMemory};
 use crate::mem::{self, Segment, ShmFile, ShmName};

@@ -1,7 +1,7 @@
 //! Windows: memory of callers that the ranks of a host have mapped.
 
 use super::allocation::{AllocationKind, Method, P2pSettings};
-use super::arena::{ArenaWanted, split};
+use super::arena::split;
 use super::descriptors::{Mailbox, Party};
 use super::domains::{Domain, Domains};
 use super::error::P2pError;
@@ -9,6 +9,7 @@ use super::info::{IpcHandleBytes, MemoryInfo};
 use super::own::{find, show};
 use super::reach::Peer;
 use super::setup::{ArenaSetup, agree, read_all};
+use super::wanted::ArenaWanted;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, Gpu, GpuMemory};
 use crate::transport::PeerInfo;

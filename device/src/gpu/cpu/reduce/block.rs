@@ -1,7 +1,7 @@
 //! The loops, one staging block at a time. Everything here is `inline(always)`, so that the `target_feature`
 //! functions of `machine` compile it with their instructions.
 
-use super::Flags;
+use super::ops::Flags;
 use super::stream;
 use core::mem::MaybeUninit;
 use oxccl_shared::abi::DataType;

@@ -5,7 +5,7 @@ use super::block::{self, Lanes};
 use super::f16c;
 #[cfg(target_arch = "x86_64")]
 use super::float8::{self, E4M3, E5M2};
-use super::{Flags, ReduceTable};
+use super::ops::{Flags, ReduceTable};
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::{__m256, __m512};
 use core::fmt;

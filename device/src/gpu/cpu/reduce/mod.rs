@@ -15,6 +15,7 @@
 //! that machine's features enabled, so that every path gives the same bits by construction. Only sums and products of
 //! `f16` and 8-bit floats are written by hand, for CPUs whose conversion instructions no compiler finds.
 
+mod ops;
 mod ahead;
 mod stream;
 mod block;
@@ -25,67 +26,12 @@ mod float8;
 mod machine;
 
 use oxccl_shared::abi::DataType;
-use oxccl_shared::reduce::{CombineKind, OpArg};
+use oxccl_shared::reduce::CombineKind;
 
 pub(crate) use ahead::{ask_to_read, ask_to_write};
 pub use machine::Machine;
+pub use ops::{CombineFn, Flags, MapFn, ReduceTable};
 pub use stream::{assert_fenced, copy};
-
-bitflags::bitflags! {
-    /// Options of a slice operation.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct Flags: u8 {
-        /// The local user's input is multiplied by [`OpArg::scalar_bits`] first.
-        const PRE = 1;
-        /// The result is divided by [`OpArg::divisor`].
-        const POST = 2;
-        /// `dst` is memory that this CPU will not read soon: its stores bypass the caches where the machine can, and come before all
-        /// later stores (they are fenced on return).
-        const STREAM = 4;
-        /// The same of `dst2`.
-        const STREAM2 = 8;
-    }
-}
-
-/// `dst[i] = post(op(a[i], pre(b[i])))`, and the same into `dst2` unless it is null, for `count` elements. `a` is a
-/// peer's data, `b` the local user's input.
-///
-/// # Safety
-/// 1. `a` and `b` are readable and `dst` and `dst2` (unless null) writable for `count` elements.
-/// 2. `dst` is `a` or `b` or overlaps neither; `dst2` overlaps none of the three.
-/// 3. No other thread or process writes the operands or accesses the destinations meanwhile.
-///
-/// Pointers need not be aligned.
-pub type CombineFn = unsafe fn(
-    dst: *mut u8,
-    dst2: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    count: usize,
-    arg: &OpArg,
-    flags: Flags,
-);
-
-/// `dst[i] = post(pre(src[i]))`, and the same into `dst2` unless it is null, for `count` elements. Without
-/// [`Flags::PRE`] and [`Flags::POST`] the bytes are copied unchanged.
-///
-/// # Safety
-/// 1. `src` is readable and `dst` and `dst2` (unless null) writable for `count` elements.
-/// 2. `dst` is `src` or does not overlap it; `dst2` overlaps neither.
-/// 3. No other thread or process writes `src` or accesses the destinations meanwhile.
-///
-/// Pointers need not be aligned.
-pub type MapFn =
-    unsafe fn(dst: *mut u8, dst2: *mut u8, src: *const u8, count: usize, arg: &OpArg, flags: Flags);
-
-/// The slice operations of one element type under one operator.
-#[derive(Clone, Copy, Debug)]
-pub struct ReduceTable {
-    /// Combines two sources.
-    pub combine: CombineFn,
-    /// Transforms or copies one source; the operator has no part in it.
-    pub map: MapFn,
-}
 
 /// The loops for `dtype` under `kind`, for the best instructions of this CPU. Cheap, but not free: a plan keeps the
 /// reference.

@@ -2,8 +2,8 @@
 
 use super::{Conn, Wiring};
 use crate::connect::ConnectError;
-use crate::connect::cpu::connect::CpuWanted;
 use crate::connect::cpu::inbox::ConnKey;
+use crate::connect::cpu::wanted::CpuWanted;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::{RecvComm, SendComm};

@@ -128,7 +128,7 @@ struct Half {
 }
 
 impl Half {
-    fn sending(mut self, mut opening: Opening<Box<dyn SendComm>>) -> OpenEnd {
+    fn sending(mut self, mut opening: Opening<Box<dyn SendComm>>) -> OpenEnd<ProxyEnd> {
         Box::new(move || {
             let Some(mut comm) = opening().map_err(TransportError::into_net)? else {
                 return self.left.check(self.place.name.peer).map(|()| None);
@@ -140,7 +140,7 @@ impl Half {
         })
     }
 
-    fn receiving(mut self, mut opening: Opening<Box<dyn RecvComm>>) -> OpenEnd {
+    fn receiving(mut self, mut opening: Opening<Box<dyn RecvComm>>) -> OpenEnd<ProxyEnd> {
         Box::new(move || {
             let Some(mut comm) = opening().map_err(TransportError::into_net)? else {
                 return self.left.check(self.place.name.peer).map(|()| None);

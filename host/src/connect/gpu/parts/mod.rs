@@ -12,17 +12,18 @@
 //! That is for ranks that share memory: where there are several hosts, those of each make their own. Connections over a network need no
 //! step: whoever launches an operation makes its half (`far`).
 //!
-//! From below: `note`, what members say, pure; `state`, what is known of each part; `vote`; `waiting`, what others
-//! see of who waits; `far`; `step`.
+//! From below: `note`, what members say, pure; `state`, what is known of each part; `far`; `side`, what a rank has and hears; `vote`;
+//! `waiting`, what others see of who waits; `step`.
 
 mod note;
 mod state;
+mod far;
+mod side;
 mod vote;
 mod waiting;
-mod far;
 mod step;
 #[cfg(test)]
 mod tests;
 
 pub use far::FarParts;
-pub use step::{Parts, PartsMade, PartsOpen};
+pub use side::{Parts, PartsMade, PartsOpen};

@@ -1,7 +1,7 @@
 //! The members of a part, who vote by notes.
 
 use super::note::{PartNote, ROUNDS, Said};
-use super::step::Parts;
+use super::side::Parts;
 use crate::bootstrap::{Agreement, BootstrapError, RankList};
 use crate::connect::gpu::part::Part;
 use crate::transport::p2p::{Circle, P2pError};

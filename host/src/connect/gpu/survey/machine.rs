@@ -1,7 +1,7 @@
 //! This rank's host: the merged view of its ranks, and the channels through it.
 
-use super::SurveyWanted;
 use super::error::SurveyError;
+use super::wanted::SurveyWanted;
 use crate::topology::detect::Found;
 use crate::topology::xml::{read_graphs, read_text, write_graphs, write_topology};
 use crate::topology::{

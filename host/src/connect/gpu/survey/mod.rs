@@ -12,34 +12,23 @@
 //! ```
 
 mod error;
+mod wanted;
 mod machine;
 #[cfg(test)]
 mod tests;
 
 pub use error::{FileError, SurveyError};
+pub use wanted::SurveyWanted;
 
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::vote::{agree, vote};
-use crate::topology::detect::{Found, NvmlError, Own};
+use crate::topology::detect::{Found, Own};
 use crate::topology::xml::{read_text, read_topology};
-use crate::topology::{Agreed, BusId, Channels, Gate, Inventory, TopologySettings, agree as agree_on};
+use crate::topology::{Agreed, Channels, Gate, Inventory, agree as agree_on};
 use machine::Machine;
 use oxccl_shared::abi::Rank;
 use std::time::Instant;
-
-/// A rank's position, and its user's topology settings.
-#[derive(Clone, Copy, Debug)]
-pub struct SurveyWanted<'a> {
-    /// This rank's GPU.
-    pub gpu: BusId,
-    /// The host of each rank.
-    pub hosts: &'a [u64],
-    /// Files, levels, rings.
-    pub settings: &'a TopologySettings,
-    /// How to detect the topology: [`Found::look`], except in tests.
-    pub look: fn(Inventory, Own) -> Result<Found, NvmlError>,
-}
 
 /// The names of the devices by which a ring comes to a rank, and leaves from it to another host.
 pub type RingNics = [Option<String>; 2];

@@ -5,9 +5,11 @@ mod plans;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, UniqueId};
-use crate::topology::detect::Sysfs;
+use crate::topology::detect::{NvmlError, Sysfs};
 use crate::topology::xml::read_graphs;
-use crate::topology::{Dump, GraphId, Graphs, HostLanes, Paths, Summary, System, Tables};
+use crate::topology::{
+    BusId, Dump, GraphId, Graphs, HostLanes, Paths, Summary, System, Tables, TopologySettings,
+};
 use oxccl_shared::abi::Rank;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 //! Of two ranks that choose differently one at least sees it, fails, and enqueues nothing; the other's copies wait for an admit that
 //! never comes. So nothing is written where it does not belong. A rank that has run ahead by more than a ring is not compared.
 
-use super::{CHOICES, SLOTS};
+use super::words::{CHOICES, SLOTS};
 use crate::plan::{Call, CallPlan, CallRecord, Placement};
 use crate::transport::p2p::SignalTable;
 use oxccl_shared::abi::Rank;

@@ -5,7 +5,7 @@
 //! communicator failed    all words of this rank = released, again and again: streams set words back and wait for the next
 //! ```
 
-use super::AWAITED;
+use super::words::AWAITED;
 use crate::launch::{Health, Notify};
 use crate::machine::Verdict;
 use crate::transport::p2p::SignalTable;

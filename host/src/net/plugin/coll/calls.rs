@@ -10,6 +10,7 @@ use crate::net::plugin::abi::{Close, Code, Finalize, GetProperties, Init8, Liste
 use crate::net::plugin::calls::{AnyCalls, Common, MissingFunction};
 use crate::net::plugin::connection::CommCalls;
 use crate::net::plugin::log;
+use crate::net::plugin::opened::Plugin;
 use crate::net::plugin::properties::AnyProperties;
 use core::ffi::c_int;
 
@@ -27,6 +28,9 @@ pub struct CollCalls {
     pub iflush: Option<CollIflush>,
     pub close_listen: Close,
 }
+
+/// An initialised CollNet plugin.
+pub(super) type CollPlugin = Plugin<CollCalls>;
 
 /// Defines an enum over a function's types.
 macro_rules! any {

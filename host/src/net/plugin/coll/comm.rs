@@ -1,7 +1,6 @@
 //! A head's communicator.
 
-use super::CollPlugin;
-use super::calls::{Elements, PluginBuffer};
+use super::calls::{CollPlugin, Elements, PluginBuffer};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started, Window};
 use crate::net::plugin::abi::Opaque;
 use crate::net::plugin::connection::{Connection, Done, Owner};

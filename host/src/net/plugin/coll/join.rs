@@ -4,7 +4,7 @@
 //! plugins do. So a thread of its own calls it, and the joining rank keeps its own timeout. A `connect` that never
 //! returns costs that thread.
 
-use super::CollPlugin;
+use super::calls::CollPlugin;
 use super::comm::PluginComm;
 use crate::net::coll::{CollComm, CollConnector, CollListener, Head};
 use crate::net::plugin::abi::Opaque;

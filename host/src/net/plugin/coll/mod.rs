@@ -14,10 +14,11 @@ mod comm;
 
 use super::abi::Opaque;
 use super::calls::MissingFunction;
-use super::{Plugin, load, log};
+use super::opened::Plugin;
+use super::{load, log};
 use crate::net::coll::{CollListener, CollNet};
 use crate::net::{HANDLE_BYTES, NetError, NetHandle, NetProperties};
-use calls::CollCalls;
+use calls::{CollCalls, CollPlugin};
 use core::ffi::c_int;
 use oxccl_shared::abi::{DataType, RedOp};
 use std::fmt;
@@ -45,9 +46,6 @@ pub unsafe fn open_table(name: &str, version: u32, table: Opaque) -> Result<Arc<
     })?;
     Ok(Arc::new(Handle(Arc::new(Plugin::open(calls)?))))
 }
-
-/// An initialised CollNet plugin.
-type CollPlugin = Plugin<CollCalls>;
 
 /// The network as a trait object.
 struct Handle(Arc<CollPlugin>);

@@ -1,0 +1,52 @@
+//! What a rank's kernels on a GPU need.
+
+use super::custom::CustomKernels;
+use super::driver::Device;
+use super::kernels::DeviceKernels;
+use super::monitor::Monitor;
+use super::tiles::Tiles;
+use crate::launch::{Health, Notify};
+use crate::machine::{ConnTables, Connector, NetProxy};
+use crate::plan::Facts;
+use crate::tuner::Tuner;
+use oxccl_shared::abi::Rank;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The parts that `connect` creates at init, and the communicator's own.
+pub struct CudaParts {
+    /// This rank.
+    pub rank: Rank,
+    /// Facts for plans.
+    pub facts: Facts,
+    /// A plugin that chooses with them, or none.
+    pub tuner: Tuner,
+    /// Its GPU.
+    pub device: Device,
+    /// That GPU's kernels.
+    pub kernels: Arc<DeviceKernels>,
+    /// Kernels of algorithms from outside the library, used before its own.
+    pub custom: Vec<CustomKernels>,
+    /// The tiles of blocks of its kernels with slots.
+    pub tiles: Tiles,
+    /// Bytes of those of symmetric kernels, if the user says so.
+    pub tile_bytes: Option<u32>,
+    /// Whether all kernels that plans may choose are loaded.
+    pub has_all_kernels: bool,
+    /// Addresses of the connections.
+    pub tables: ConnTables,
+    /// What makes connections as they are needed.
+    pub connector: Arc<dyn Connector>,
+    /// Aborts kernels.
+    pub monitor: Arc<Monitor>,
+    /// The communicator's health.
+    pub health: Arc<Health>,
+    /// Reports faults to the other ranks.
+    pub notify: Arc<dyn Notify + Sync>,
+    /// The proxy, if some ranks are reached over a network.
+    pub net: Option<NetProxy>,
+    /// Timeout of a kernel's wait for a peer.
+    pub timeout: Duration,
+    /// Whether kernels that can may start before the one in front of them on their stream has ended.
+    pub starts_early: bool,
+}

@@ -1,0 +1,131 @@
+//! What a rank on a GPU consists of, and what all its launches have alike.
+
+use super::connected::Connected;
+use super::copies::CopyEngines;
+use super::driver::{CudaError, Function, HostNode};
+use super::one_sided::OneSided;
+use super::order::Order;
+use super::parts::CudaParts;
+use crate::gpu::KernelError;
+use crate::machine::ConnLists;
+use crate::plan::{Arrangement, Call, MessageWant};
+use crate::transport::p2p::SignalTable;
+use oxccl_shared::abi::{KernelLaunch, RedOp};
+use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::reduce::{self, Resolved};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Runs a rank's kernels on a GPU of NVIDIA, on users' streams.
+pub struct Cuda {
+    pub(super) parts: CudaParts,
+    pub(super) order: Order,
+    /// The latest capture's node that issues the orders of its latest kernel.
+    pub(super) replayed: Option<HostNode>,
+    /// Kernels used so far, found without a lock.
+    pub(super) functions: Vec<(Kernel, Function)>,
+    pub(super) scratch: MessageScratch,
+    pub(super) connected: Connected,
+    /// One-sided operations, once they are connected.
+    pub(super) one_sided: Option<OneSided>,
+    /// Collectives by copy engines, once a symmetric window is registered.
+    pub(super) copies: Option<CopyEngines>,
+    /// The words that a fault releases.
+    pub(super) signals: Arc<OnceLock<Arc<SignalTable>>>,
+}
+
+/// Memory for the messages of the group being enqueued, kept from one group to the next.
+#[derive(Default)]
+pub(super) struct MessageScratch {
+    pub(super) wants: Vec<MessageWant>,
+    pub(super) arrangement: Arrangement,
+}
+
+impl Cuda {
+    /// A machine over finished connections.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub fn new(parts: CudaParts) -> Result<Cuda, CudaError> {
+        let (monitor, signals) = (Arc::downgrade(&parts.monitor), Arc::new(OnceLock::new()));
+        let released: Weak<OnceLock<Arc<SignalTable>>> = Arc::downgrade(&signals);
+        parts.health.set_alarm(move || {
+            monitor.upgrade().iter().for_each(|monitor| monitor.abort());
+            released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
+        });
+        parts.monitor.set_timeout(parts.timeout);
+        let order = Order::new(&parts.device)?;
+        parts.kernels.watch(order.done());
+        Ok(Cuda {
+            order,
+            replayed: None,
+            connected: Connected::of_none(parts.facts.nranks),
+            parts,
+            functions: Vec::new(),
+            scratch: MessageScratch::default(),
+            one_sided: None,
+            copies: None,
+            signals,
+        })
+    }
+
+    /// One-sided operations, if they are connected.
+    pub(crate) fn one_sided(&mut self) -> Option<&mut OneSided> {
+        self.one_sided.as_mut()
+    }
+
+    /// Gives it one-sided operations.
+    pub(crate) fn connect_one_sided(&mut self, table: SignalTable) {
+        let table = self.signals.get_or_init(|| Arc::new(table)).clone();
+        if self.parts.health.is_stopped() {
+            table.release();
+        }
+        self.one_sided = Some(OneSided::new(self.parts.rank, table));
+    }
+
+    pub(super) fn note_call(&self, is_silent: bool) {
+        self.parts.monitor.note_call(is_silent, self.order.capture().is_some());
+    }
+
+    /// The operator of a call, or a sum where the call copies.
+    pub(super) fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
+        let Call { func, dtype, op, .. } = *call;
+        let op = if func.is_reduction() { op } else { RedOp::Sum };
+        reduce::resolve(op, dtype, self.parts.facts.nranks, scalar_bits)
+    }
+
+    pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {
+        let known = self.functions.iter().position(|(known, _)| *known == id);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let health = &self.parts.health;
+                let loaded = self.parts.kernels.get(id, threads, &|| health.is_stopped())?;
+                self.functions.push((id, loaded));
+                self.functions.len() - 1
+            }
+        };
+        Ok(&self.functions[at].1)
+    }
+
+    /// The arguments that all kernels have.
+    pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
+        let mut launch = KernelLaunch {
+            send: std::ptr::null(),
+            recv: std::ptr::null(),
+            send_cursors: std::ptr::null_mut(),
+            recv_cursors: std::ptr::null_mut(),
+            rings: std::ptr::null(),
+            trees: std::ptr::null(),
+            monitor: self.parts.monitor.address(),
+            number: self.parts.health.recorder().next().wrapping_sub(1),
+            nconns: 0,
+            nchannels: channels,
+            rank: self.parts.rank,
+            nranks: self.parts.facts.nranks,
+            nmessages: 0,
+            tile_bytes: 0,
+        };
+        lists.fill(&mut launch);
+        launch
+    }
+}
