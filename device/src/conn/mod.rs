@@ -1,4 +1,7 @@
-//! The two ends of connections as kernels hold them.
+//! Layer: device / conn.
+//! Takes: a connection's memory, and where a kernel before this one left its cursors.
+//! Gives: [`SendConn`] and [`RecvConn`], the two ends of connections as kernels hold them.
+//! Never: waits, moves data.
 //!
 //! All threads of a block share its ends. Each part of an end has one writer among them ([`crate::gpu::Block`] names
 //! the roles): the first worker counts the steps moved and caches what it has read of the peer's words, the poster
