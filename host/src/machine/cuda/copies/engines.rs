@@ -77,10 +77,10 @@ impl CopyEngines {
         self.table.release();
     }
 
-    /// # Safety
-    /// 1. As [`Machine::copies`](crate::launch::Machine::copies); the device's context is current.
     /// Enqueues a call's copies.
     ///
+    /// # Safety
+    /// 1. As [`Machine::copies`](crate::launch::Machine::copies); the device's context is current.
     pub unsafe fn enqueue(
         &mut self,
         raw: &RawCall,

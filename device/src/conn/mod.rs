@@ -1,0 +1,24 @@
+//! Layer: device / conn.
+//! Takes: a connection's memory, and where a kernel before this one left its cursors.
+//! Gives: [`SendConn`] and [`RecvConn`], the two ends of connections as kernels hold them.
+//! Never: waits, moves data.
+//!
+//! All threads of a block share its ends. Each part of an end has one writer among them ([`crate::gpu::Block`] names
+//! the roles): the first worker counts the steps moved and caches what it has read of the peer's words, the poster
+//! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
+
+mod end;
+mod send;
+mod recv;
+
+pub use recv::RecvConn;
+pub use send::SendConn;
+
+/// All connections of one channel of one rank. Algorithms refer to them by index.
+#[derive(Clone, Copy)]
+pub struct Conns<'a> {
+    /// Connections to consumers.
+    pub send: &'a [SendConn],
+    /// Connections from producers.
+    pub recv: &'a [RecvConn],
+}
