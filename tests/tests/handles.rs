@@ -1,6 +1,6 @@
 //! What other threads have of a communicator: they watch it and abort it, while it is built, used, split and ended.
 
-use oxccl::bootstrap::BootstrapConfig;
+use oxccl::bootstrap::{BootstrapConfig, BootstrapError};
 use oxccl::{CommHandle, CommState, Communicator, Config, Error, Fault, ReduceOp, UniqueId};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World, on_threads};
@@ -196,6 +196,11 @@ fn a_communicator_grows_by_new_ranks() {
     assert_eq!(places, [(0, 3), (1, 3), (2, 3)]);
     let nobody: Vec<_> = world.iter().map(|rank| rank.start_grow(None, 3).unwrap()).collect();
     assert!(nobody.into_iter().all(|rank| matches!(rank.wait(), Err(Error::Config(_)))));
+    // Rank 0 had a communicator of its own then, and rank 1 an error.
+    let smaller = BootstrapError::GrowsSmaller { nranks: 1, parent: 2 };
+    for rank in &world {
+        assert_eq!(rank.start_grow(Some(new_id()), 1).err(), Some(smaller.clone().into()));
+    }
     Communicator::finalize_all(grown).unwrap();
 }
 

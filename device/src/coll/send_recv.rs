@@ -15,7 +15,7 @@ use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 
 /// Transfers every message of `works`, each slice as soon as its connection allows. Messages on one connection are
-/// transferred in the order of `works`.
+/// transferred in the order of `works`, which comes back with those that are left in front.
 ///
 /// # Safety
 /// 1. Each buffer is readable (send) or writable (receive) for its length, and no received one overlaps another.
@@ -28,19 +28,34 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
         [work] if is_brief(conns, work) => return unsafe { wait_brief(block, conns, work) },
         _ => {}
     }
-    let mut polls = 0u32;
+    let (mut polls, mut left) = (0u32, works.len());
     loop {
         // SAFETY: obligations 1 and 2 are passed on.
-        let swept = unsafe { sweep(block, conns, works)? };
+        let swept = unsafe { sweep(block, conns, &mut works[..left])? };
         match swept.waits {
             None if !swept.moved => return Ok(()),
             Some(wait) if !swept.moved => {
                 polls = polls.saturating_add(1);
                 block.idle(wait, polls)?;
             }
-            _ => polls = 0,
+            _ => (polls, left) = (0, unfinished_first(&mut works[..left])),
         }
     }
+}
+
+/// Puts the messages that are not finished in front, in their order, and returns how many they are.
+///
+/// The next sweep visits those alone. If it went past all that are finished, for each message that waits behind another of its connection,
+/// a group of n messages to one rank would take n^3 steps.
+fn unfinished_first(works: &mut [P2pWork]) -> usize {
+    let mut left = 0;
+    for index in 0..works.len() {
+        if !works[index].finished {
+            works.swap(left, index);
+            left += 1;
+        }
+    }
+    left
 }
 
 /// Call before the buffers of messages that were not all transferred go back to the user: receivers no longer read them.
@@ -313,5 +328,33 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
         if at == part.end {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coll::work::Offered;
+
+    #[test]
+    fn what_is_left_keeps_its_order() {
+        let work = |tag: u32| P2pWork {
+            conn: 0,
+            is_send: true,
+            protocol: Protocol::Simple,
+            buffer: core::ptr::null_mut(),
+            len_bytes: 0,
+            done_bytes: 0,
+            tag,
+            finished: tag % 3 == 0,
+            offered: Offered::default(),
+            received: Received::default(),
+        };
+        let mut works: [P2pWork; 8] = core::array::from_fn(|at| work(at as u32));
+        let left = unfinished_first(&mut works);
+        assert_eq!(works[..left].iter().map(|work| work.tag).collect::<Vec<_>>(), [1, 2, 4, 5, 7]);
+        assert!(works[left..].iter().all(|work| work.finished));
+        assert_eq!(unfinished_first(&mut works[..left]), left);
+        assert_eq!(unfinished_first(&mut []), 0);
     }
 }

@@ -92,7 +92,8 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         | BootstrapError::RootAddrTaken { .. }
         | BootstrapError::RankOutOfRange { .. }
         | BootstrapError::WorldSizeMismatch { .. }
-        | BootstrapError::BadMember { .. } => Code::InvalidUsage,
+        | BootstrapError::BadMember { .. }
+        | BootstrapError::GrowsSmaller { .. } => Code::InvalidUsage,
         BootstrapError::Aborted => Code::InvalidUsage,
         BootstrapError::Timeout { .. } => Code::Timeout,
         _ => Code::SystemError,

@@ -87,10 +87,13 @@ impl<M: Init> Comm<M> {
     /// stays as it is.
     ///
     /// # Errors
-    /// The communicator's error; there is no thread for it. All others come from the [`Pending`]: of a grow without an id
-    /// [`Error::Config`].
+    /// [`Error::Bootstrap`]: `nranks` is below this communicator's number of ranks. The communicator's error; there is no thread for it. All
+    /// others come from the [`Pending`]: of a grow without an id [`Error::Config`].
     pub fn start_grow(&self, id: Option<UniqueId>, nranks: u32) -> Result<Pending<Comm<M>>, Error> {
         self.can_regroup()?;
+        if nranks < self.size() {
+            return Err(BootstrapError::GrowsSmaller { nranks, parent: self.size() }.into());
+        }
         let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
         let (config, unit) = (split::settings(&self.config), self.unit());
         let work = move |handle: &CommHandle| {

@@ -346,15 +346,25 @@ pub enum BootstrapError {
         /// The configuration, as the user wrote it.
         wanted: String,
     },
-    /// The members of a child communicator are not distinct ranks of the parent.
+    /// The members of a child communicator are not distinct ranks of the parent, or the caller is none of them.
     #[error(
-        "rank {rank} is named twice among the members of a split, or is not one of the parent's {nranks}"
+        "rank {rank} is named twice among the members, is left out by its own call, or is not one of the parent's {nranks}"
     )]
     BadMember {
         /// The first wrong rank.
         rank: Rank,
         /// The size of the parent.
         nranks: u32,
+    },
+    /// A communicator shall grow to fewer ranks than it has.
+    #[error(
+        "{nranks} ranks are fewer than the {parent} that the communicator has; leave ranks out by a shrink"
+    )]
+    GrowsSmaller {
+        /// Ranks of the new communicator.
+        nranks: u32,
+        /// The size of the parent.
+        parent: u32,
     },
     /// A rank, or the root, has no descriptor left for another socket.
     #[error("{}cannot {what}: {why}", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]

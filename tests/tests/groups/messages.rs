@@ -66,6 +66,24 @@ fn a_message_each_way_of_any_two_lengths_in_any_order() {
     }
 }
 
+/// Each message that waited went past all that were done, at every look: 20,000 had not ended after a minute.
+#[test]
+fn many_messages_to_one_rank_end_in_time() {
+    let _deadline = Deadline::start("many_messages_to_one_rank_end_in_time", LIMIT);
+    World::new(2, Settings::default()).each(|rank| {
+        let (me, peer) = (rank.rank(), 1 - rank.rank());
+        let (out, mut back) = (message(me, peer, 0, 20_000), vec![0; 20_000]);
+        oxccl::group(|group| {
+            out.chunks(1).zip(back.chunks_mut(1)).try_for_each(|(out, back)| {
+                group.send(rank, out, peer)?;
+                group.recv(rank, back, peer)
+            })
+        })
+        .unwrap();
+        assert_eq!(back, message(peer, me, 0, 20_000));
+    });
+}
+
 /// Both have filled the other's slots, and neither gets one free before it receives: a group that sent first would wait for ever.
 #[test]
 fn a_message_each_way_where_no_slot_is_free() {
