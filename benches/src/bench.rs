@@ -100,7 +100,11 @@ pub trait Bench {
     /// Why it cannot run a case, if it cannot. The same on every rank.
     fn refuses(&mut self, engine: usize, case: &Case) -> Option<&'static str>;
     /// A few operations, from which the number of operations of a measurement follows.
-    fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError>;
+    fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError> {
+        self.warm_up_at_most(engine, case, u32::MAX)
+    }
+    /// The same with no more operations than these.
+    fn warm_up_at_most(&mut self, engine: usize, case: &Case, most: u32) -> Result<WarmUp, MeasureError>;
     /// Blocks of threads of an operation's kernels on a GPU of rank 0's thread; `None` on processors, and where it cannot be seen.
     fn blocks(&mut self, _engine: usize, _case: &Case) -> Result<Option<u32>, MeasureError> {
         Ok(None)

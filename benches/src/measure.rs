@@ -189,9 +189,9 @@ impl Bench for CpuBench<'_> {
         engine.in_flight().map_or(Some("no non-blocking calls"), |engine| engine.refuses(&call))
     }
 
-    fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError> {
+    fn warm_up_at_most(&mut self, engine: usize, case: &Case, most: u32) -> Result<WarmUp, MeasureError> {
         let call = self.call(case);
-        let iters = self.args.warmup_iters.max(1);
+        let iters = self.args.warmup_iters.clamp(1, most);
         self.team.barrier()?;
         // The first is not representative: connections and pages may be touched for the first time.
         self.repeat(engine, call, 0, 1)?;

@@ -3,7 +3,7 @@
 //! Gives: the whole run: every size, type, operator, root, place and engine, in the order in which all ranks go through them.
 //! Never: starts ranks.
 
-use crate::bench::{Bench, Case, MeasureError};
+use crate::bench::{Bench, Case, MeasureError, WarmUp};
 use crate::budget::{Budget, iters_that_fit, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
@@ -79,7 +79,7 @@ fn place(
         cells.push(match bench.refuses(engine, case) {
             Some(reason) => Cell::Refused(reason),
             None => {
-                let warm_up = bench.warm_up(engine, case)?;
+                let warm_up = warm_up(bench, args, (engine, case), seconds / engines as f64)?;
                 round_seconds += warm_up.seconds;
                 let blocks = if args.blocks { bench.blocks(engine, case)? } else { None };
                 Cell::Measured(Measured { iters: warm_up.iters, seconds: Vec::new(), verdict: None, blocks })
@@ -111,6 +111,23 @@ fn place(
         }
     }
     Ok(cells)
+}
+
+/// Warms up an engine for a case, in a fifth of the seconds that it has.
+fn warm_up(
+    bench: &mut dyn Bench,
+    args: &PerfArgs,
+    (engine, case): (usize, &Case),
+    seconds: f64,
+) -> Result<WarmUp, MeasureError> {
+    if seconds.is_infinite() {
+        return bench.warm_up(engine, case);
+    }
+    // How many fit is known once one has run.
+    let first = bench.warm_up_at_most(engine, case, 1)?;
+    let all = first.seconds / f64::from(first.iters.max(1)) * f64::from(args.warmup_iters);
+    let fit = iters_that_fit(args.warmup_iters, args.graph, 0.2 * seconds, all);
+    bench.warm_up_at_most(engine, case, fit.max(1))
 }
 
 /// The sizes, types, operators and roots asked for.

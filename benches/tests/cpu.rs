@@ -17,6 +17,19 @@ fn collectives_with_blocks_of_any_length() {
     }
 }
 
+/// Warming up was no part of the budget: this ran until it was killed.
+#[test]
+fn warming_up_fits_the_budget_too() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    command.args(["perf", "all-reduce", "--threads", "2", "-b", "8", "-e", "8", "-w", "4294967295"]);
+    let start = std::time::Instant::now();
+    let output = command.args(["--time-budget", "3"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(start.elapsed().as_secs() < 60);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.lines().any(|line| line.split_whitespace().next() == Some("8")), "{said}");
+}
+
 #[test]
 fn operations_beside_a_computation_have_right_results_and_a_line_each() {
     for collective in ["all-reduce", "all-to-all-v", "send-recv", "reduce-scatter-v"] {

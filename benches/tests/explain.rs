@@ -86,7 +86,7 @@ fn a_machine_without_gpus_is_shown_as_it_is() {
     );
     let xml = topo("--xml");
     assert!(xml.status.success() && said(&xml).contains("<cpu "), "{}", said(&xml));
-    for option in ["--log", "--graph-xml"] {
+    for option in ["--log", "--graph-xml", "--graph-file g.xml"] {
         let output = topo(option);
         assert!(!output.status.success(), "{option}");
         assert!(said(&output).contains("no channels without GPUs"), "{option}: {}", said(&output));
@@ -107,7 +107,7 @@ fn a_skeleton_is_shown_and_not_taken_for_this_machine() {
     ] {
         assert!(page.contains(expected), "{expected}: {page}");
     }
-    for option in ["--explain all-reduce 4M", "--log", "--graph-xml"] {
+    for option in ["--explain all-reduce 4M", "--log", "--graph-xml", "--graph-file g.xml"] {
         let output = topo(&format!("--file azure-ndv4.xml {option}"));
         assert!(!output.status.success(), "{option}: {}", said(&output));
         assert!(said(&output).contains("azure-ndv4.xml has no channels"), "{option}: {}", said(&output));

@@ -320,12 +320,12 @@ impl Bench for GpuBench<'_> {
         self.engines[engine].refuses(&self.call(0, case))
     }
 
-    fn warm_up(&mut self, engine: usize, case: &Case) -> Result<WarmUp, MeasureError> {
+    fn warm_up_at_most(&mut self, engine: usize, case: &Case, most: u32) -> Result<WarmUp, MeasureError> {
         self.team.barrier()?;
         // The first is not representative: kernels are loaded and peers connected.
         self.issue(engine, case, 1)?;
         self.wait(engine, case)?;
-        let mut iters = self.args.warmup_iters.max(1);
+        let mut iters = self.args.warmup_iters.clamp(1, most);
         if self.args.graph > 0 {
             self.capture(engine, case)?;
             self.launch(engine, case, 1)?;

@@ -243,6 +243,7 @@ fn without_gpus(
         (!args.explain.is_empty(), "--explain"),
         (args.log.is_some(), "--log"),
         (args.graph_xml.is_some(), "--graph-xml"),
+        (args.graph_file.is_some(), "--graph-file"),
     ];
     for option in asked.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, option)| option) {
         match (option, why, &args.file) {

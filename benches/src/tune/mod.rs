@@ -67,7 +67,9 @@ pub enum TuneRunError {
     Alone,
     #[error("--sizes: 1 to 16 ascending sizes were expected")]
     Sizes,
-    #[error("--collectives {0}: all-reduce, all-gather, reduce-scatter, broadcast and reduce have choices")]
+    #[error(
+        "--collectives: all-reduce, all-gather, reduce-scatter, broadcast and reduce have choices, {0} has none"
+    )]
     Collective(&'static str),
     #[error("--out: {0}; give another file, or remove this one")]
     Old(TuneError),
