@@ -346,7 +346,7 @@ mod tests {
             len_bytes: 0,
             done_bytes: 0,
             tag,
-            finished: tag % 3 == 0,
+            finished: tag.is_multiple_of(3),
             offered: Offered::default(),
             received: Received::default(),
         };

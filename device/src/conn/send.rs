@@ -267,7 +267,7 @@ impl SendConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Where a message of so many bytes of Simple lies, fewer than [`proto::simple::SPREAD_MIN_BYTES`]: in the line of the current step's
+    /// Where a message of so many bytes of Simple lies, fewer than [`SPREAD_MIN_BYTES`](oxccl_shared::proto::simple::SPREAD_MIN_BYTES): in the line of the current step's
     /// slot, or at the slot's beginning.
     #[inline(always)]
     pub fn short_message(&self, len_bytes: usize) -> *mut u8 {

@@ -26,7 +26,7 @@ pub struct CpuParts {
     pub channels: Vec<Channel>,
     /// Connections to every peer, for direct algorithms, send and receive.
     pub mesh: Channel,
-    /// Index into `mesh.conns.send` by rank; unused for ourselves, [`NOT_MADE`] where there is none yet.
+    /// Index into `mesh.conns.send` by rank; unused for ourselves, `NOT_MADE` where there is none yet.
     pub send_to: Vec<u16>,
     /// Index into `mesh.conns.recv` by rank; in the same way.
     pub recv_from: Vec<u16>,
