@@ -6,49 +6,16 @@
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::{BootstrapError, Watch};
-use crate::launch::{Fault, Health, LEDGER_RECORDS};
+use crate::launch::{CallsMade, Fault, Health, LatestCalls};
 use crate::plan::CallRecord;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// How long a rank that lost another in the meeting waits for the fault that says why.
 const REASON_TIME: Duration = Duration::from_millis(500);
 /// Ranks among which the latest calls are compared one by one: those of all of them fit an all-gather.
 const NAMED_RANKS_MAX: u32 = 1 << 14;
-
-/// A rank's collectives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CallsMade {
-    count: u64,
-    /// Of all of them, in order.
-    digest: u32,
-}
-
-impl Message for CallsMade {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 16;
-}
-
-/// A rank's latest collectives, oldest first.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LatestCalls(heapless::Vec<CallRecord, LEDGER_RECORDS>);
-
-impl Message for LatestCalls {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 2 + LEDGER_RECORDS * 32;
-}
-
-impl LatestCalls {
-    fn of(health: &Health) -> LatestCalls {
-        LatestCalls(health.latest().iter().flat_map(|latest| health.remembered(latest.seq)).collect())
-    }
-
-    fn get(&self, seq: u64) -> Option<CallRecord> {
-        self.0.iter().find(|record| record.seq == seq).copied()
-    }
-}
 
 /// Says that this rank calls nothing more, and waits until all ranks have come. `calls` are its collectives and their digest.
 ///
@@ -196,15 +163,5 @@ mod tests {
         let (calls, _) = ranks(&[&[0], &[1]]);
         let nothing = Fault::CallsDiffer { rank: Rank(1), more: 0, theirs: None };
         assert_eq!(difference(Rank(0), &calls, &[]), Some((nothing, None)));
-    }
-
-    #[test]
-    fn a_full_ledger_fits_its_message() {
-        let longest = Call { count: u64::MAX, root: Rank(u32::MAX), ..record(0, 0).call };
-        let records = [CallRecord { seq: u64::MAX, call: longest }; LEDGER_RECORDS];
-        let latest = LatestCalls(records.into_iter().collect());
-        assert_eq!(LatestCalls::from_bytes(&latest.to_bytes()), Ok(latest));
-        let calls = CallsMade { count: u64::MAX, digest: u32::MAX };
-        assert_eq!(CallsMade::from_bytes(&calls.to_bytes()), Ok(calls));
     }
 }

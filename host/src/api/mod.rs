@@ -15,7 +15,7 @@ mod handle;
 mod asked;
 mod split;
 mod membership;
-pub mod farewell;
+mod farewell;
 mod pending;
 mod memory;
 pub mod launcher;

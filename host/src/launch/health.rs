@@ -216,7 +216,7 @@ impl Outstanding {
 }
 
 /// Calls kept for comparison with other ranks'.
-pub(crate) const LEDGER_RECORDS: usize = 16;
+pub const LEDGER_RECORDS: usize = 16;
 
 /// One communicator's health and the ledger of its latest calls.
 #[derive(Default)]

@@ -1,11 +1,10 @@
 //! Control messages: what is inside the bootstrap's frames and the blocks of its all-gathers.
 
 use crate::input::Input;
-use oxccl::api::farewell::{CallsMade, LatestCalls};
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
 use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
 use oxccl::connect::Values;
-use oxccl::launch::Notice;
+use oxccl::launch::{CallsMade, LatestCalls, Notice};
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
 use oxccl::transport::PeerInfo;
