@@ -90,7 +90,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     let out = path("none.toml");
     for (words, expected) in [
         ("--ranks 1", "1 is not in 2..=1024"),
-        ("--ranks 2 --collectives all-to-all", "--collectives alltoall: all-reduce"),
+        ("--ranks 2 --collectives all-to-all", "have choices, alltoall has none"),
         ("--ranks 2 --sizes 64,8", "--sizes: 1 to 16 ascending sizes"),
     ] {
         let output = tune(words, &out);
