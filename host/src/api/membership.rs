@@ -53,9 +53,7 @@ impl Membership {
     pub fn operation_error(&self, outstanding: Outstanding) -> Error {
         self.handle.operation_error(outstanding)
     }
-}
 
-impl Membership {
     /// This rank's collectives, if others cannot see that it made no more: kernels see what lies in memory, and with copy engines nobody
     /// knows for whom it waits. Who has finalized has met all others.
     fn unmet_collectives(&self) -> Option<u64> {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! waits for B, for a while: WaitsFor(B)   ->   B has finalized: Finalized, with its collectives and its slots to and from this rank
-//! can it still come? no: fails            ->   Missed: B's finalize fails too, and whoever waits names B
+//! can it still come? no: fails            ->   Missed: B's finalize fails too; all other ranks name B in their errors
 //! ```
 //!
 //! Where nobody knows for whom a collective waits, as with copy engines of GPUs, a rank says in which it stands (`StandsIn`), and those that
@@ -84,7 +84,7 @@ pub struct Finalized {
 impl Finalized {
     /// This rank has done all its part.
     pub fn begin(&self) {
-        // RELEASE pairs with ACQUIRE in `has_begun`: who is told of this rank's part reads its counters.
+        // RELEASE pairs with ACQUIRE in `has_begun`: the monitor then reads this rank's counters, which are complete.
         self.here.store_release(1);
     }
 

@@ -61,5 +61,5 @@ pub use stall::{
     Act, Detector, KernelAt, Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
 };
 pub use ticks::Scale;
-pub(crate) use wait::{BACK_OFF, FiberYielder, LEFT_GRACE, REPLY_TIME, announce};
+pub(crate) use wait::{BACK_OFF, FiberYielder, LAST_LOOKS, LEFT_GRACE, REPLY_TIME, announce};
 pub use wait::{Notify, WaitContext};

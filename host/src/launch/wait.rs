@@ -36,7 +36,7 @@ pub(crate) const REPLY_TIME: Duration = Duration::from_millis(500);
 /// How long we look for what a rank may have sent before it left, from when we hear that it did.
 pub(crate) const LEFT_GRACE: Duration = Duration::from_millis(500);
 /// How long we look once more for what a rank has sent, from when we hear that it had finalized before.
-const LAST_LOOKS: Duration = Duration::from_millis(50);
+pub(crate) const LAST_LOOKS: Duration = Duration::from_millis(50);
 
 /// By which a fiber suspends: it says whether its present wait has lasted for long.
 pub(crate) type FiberYielder = Yielder<(), bool>;

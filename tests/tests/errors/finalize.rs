@@ -40,7 +40,7 @@ fn expect_named(errors: &[Option<Error>], guilty: u32, waiter: u32) {
     }
 }
 
-/// It waited for the timeout of the rank that finalized, 600 s by default, and was told of a rank that closed.
+/// The receiver waited until the timeout of the rank that had finalized (600 s by default), and its error said that this rank had closed.
 #[test]
 fn a_receive_from_a_rank_that_has_finalized_ends() {
     let _deadline = Deadline::start("a_receive_from_a_rank_that_has_finalized_ends", LIMIT);

@@ -104,9 +104,8 @@ impl Init for Cpu {
 
 /// Whether all pairs of ranks meet in memory, which an algorithm needs that no network knows. Every rank calls it.
 fn shares_memory(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, ConnectError> {
-    let is_near = |kind: &TransportKind| matches!(kind, TransportKind::InProcess | TransportKind::Shm);
     let peers = (0..).map(Rank).zip(&connected.kinds).filter(|(peer, _)| *peer != bootstrap.rank());
-    let mine = peers.map(|(_, kind)| kind).all(is_near);
+    let mine = peers.map(|(_, kind)| kind).all(|kind| kind.is_memory());
     let all = bootstrap.all_gather(&[u8::from(mine)])?;
     Ok(all.iter().all(|theirs| **theirs == [1]))
 }

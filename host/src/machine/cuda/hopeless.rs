@@ -1,9 +1,9 @@
 //! Waits of GPUs for ranks that do nothing more: those that have finalized, or left.
 //!
-//! A kernel cannot ask. The thread that looks at kernels from time to time asks for them: it says for whom one waits, or in which collective this
-//! rank stands, and ranks that have finalized answer.
+//! A kernel cannot ask other ranks whether they still come. The thread that polls kernels does it for them: it tells the others for which rank
+//! a kernel waits, or which collective of this rank makes no progress. Ranks that have finalized answer.
 
-use crate::launch::{Fault, Health, KernelAt, LEFT_GRACE, Notice, Notify, Standing};
+use crate::launch::{Fault, Health, KernelAt, LAST_LOOKS, LEFT_GRACE, Notice, Notify, Standing};
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
 use std::time::{Duration, Instant};
@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 const ASK_AFTER: Duration = Duration::from_millis(500);
 /// When their answers are there.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
-/// A wait is found without hope twice, so long apart: what a rank did last may have arrived since the first look.
-const LAST_LOOKS: Duration = Duration::from_millis(50);
 
 /// What was seen so far.
 #[derive(Default)]
@@ -34,7 +32,8 @@ struct Place {
 }
 
 impl HopelessWaits {
-    /// Looks at what a rank does now. Returns the fault by which it ends, if it cannot go on, and when to look again, if that is soon.
+    /// Called again and again with what this rank does. Returns the fault that ends its operation, if that can no longer complete, and
+    /// when to call next, if that is soon.
     pub fn look(
         &mut self,
         now: Instant,
@@ -61,6 +60,7 @@ impl HopelessWaits {
         let again = match fault {
             // It said nothing of what it did with this rank.
             Some(Fault::PeerLeft { .. }) => LEFT_GRACE,
+            // What it did last may have arrived since this look.
             _ => LAST_LOOKS,
         };
         (fault.filter(|_| is_sure), guilty.map(|_| again))
