@@ -146,6 +146,18 @@ fn machine_code_at_init() {
     assert_eq!((ptx(), code()), (0, at_init));
 }
 
+/// Making a stream may wait for kernels that wait for this rank, so connections that are made at first use make none.
+fn connected_without_a_stream() {
+    let streams = || lines("stream").len();
+    let two = ranks(&[0, 1], &config());
+    let (at_init, connections) = (streams(), two[0].comm.memory().total_bytes());
+    assert!(at_init > 0, "the driver says which streams it makes");
+    all_reduce(&two, 8);
+    all_reduce(&two, BYTES / 4);
+    assert!(two[0].comm.memory().total_bytes() > connections, "connections were made at first use");
+    assert_eq!(streams(), at_init);
+}
+
 /// The driver knows no machine code of so late an assembler.
 fn refused_machine_code() {
     let two = ranks(&[0, 1], &config());
@@ -205,7 +217,8 @@ fn early_launches() {
     }
 }
 
-const PROGRAMS: [(&str, fn()); 7] = [
+const PROGRAMS: [(&str, fn()); 8] = [
+    ("connected_without_a_stream", connected_without_a_stream),
     ("by_need", by_need),
     ("beside_operations", beside_operations),
     ("machine_code_at_init", machine_code_at_init),
@@ -252,6 +265,11 @@ fn beside_operations_of_a_fake_driver() {
 #[test]
 fn machine_code_at_init_of_a_fake_driver() {
     run("machine_code_at_init", true, &[]);
+}
+
+#[test]
+fn connected_without_a_stream_of_a_fake_driver() {
+    run("connected_without_a_stream", true, &[]);
 }
 
 #[test]

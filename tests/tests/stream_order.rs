@@ -204,6 +204,7 @@ impl Trace {
         let clock = self.streams.entry(stream.to_owned()).or_default();
         join(clock, &self.host);
         match verb {
+            "stream" => {}
             "record" => drop(self.events.insert(what, clock.clone())),
             "wait" => self.events.get(&what).into_iter().for_each(|recorded| join(clock, recorded)),
             "sync" => self.host = clock.clone(),

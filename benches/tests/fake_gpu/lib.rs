@@ -543,6 +543,7 @@ unsafe extern "C" fn cuStreamCreate(out: *mut Handle, _: c_uint) -> c_int {
     let (queue, capture) = (Mutex::default(), Mutex::default());
     let made = Box::into_raw(Box::new(Stream { pending: AtomicU64::new(0), queue, capture }));
     lock(&STREAMS).push(made as usize);
+    log("stream", made.cast(), 0);
     unsafe { *out = made.cast() };
     0
 }

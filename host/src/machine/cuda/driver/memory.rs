@@ -2,7 +2,6 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
-use super::stream::Stream;
 use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -67,12 +66,12 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Zeroes fresh memory and waits for that, on a stream of its own: on the default stream it would wait for every
-/// stream of the user, and would break a capture.
+/// Zeroes fresh memory and waits for that, on a stream beside the user's: on the default stream it would wait for every one of them, and
+/// would break a capture.
 pub(super) fn zero(device: &Device, address: CUdeviceptr, len: usize) -> Result<(), CudaError> {
     let _relaxed = RelaxedCapture::enter(device.driver());
-    let stream = Stream::new(device)?;
+    let stream = device.side_stream()?;
     // SAFETY: (1) the caller has just allocated `len` bytes there, which are not shared yet.
-    unsafe { stream.by_ref().fill(address, 0, len) }?;
+    unsafe { stream.fill(address, 0, len) }?;
     stream.synchronize()
 }

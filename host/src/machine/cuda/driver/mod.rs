@@ -16,6 +16,7 @@ mod library;
 mod device;
 mod capture;
 mod stream;
+mod side;
 mod host_work;
 mod event;
 mod memory;
