@@ -130,6 +130,29 @@ fn channels_over_hosts_say_where_they_lead() {
     }
 }
 
+/// Two hosts looked like one.
+#[test]
+fn each_host_has_a_box_and_its_ranks() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology");
+    for (hosts, shown, last_rank) in
+        [("2", vec![0, 1], "15"), ("4", vec![0, 1, 2, 3], "31"), ("8", vec![0, 1, 7], "63")]
+    {
+        let svg = draw_with(&fixtures.join("dgx1v.xml"), &["--hosts", hosts]);
+        let tags = tags(&svg);
+        let named: Vec<u32> = (0..8)
+            .filter(|host| {
+                let name = format!("host {host}: ranks {} to {}", 8 * host, 8 * host + 7);
+                tags.iter().any(|tag| tag.text == name)
+            })
+            .collect();
+        assert_eq!(named, shown, "{hosts} hosts: {tags:?}");
+        assert!(svg.contains(&format!(">\n{last_rank}\n<")), "{hosts} hosts: the last one's ranks have dots");
+        assert!(overlapping(&tags).is_none(), "{:?}", overlapping(&tags));
+    }
+    let alone = draw_with(&fixtures.join("dgx1v.xml"), &[]);
+    assert!(!alone.contains("Between hosts"));
+}
+
 /// Both were refused.
 #[test]
 fn skeletons_and_machines_without_gpus_have_pictures() {

@@ -68,7 +68,7 @@ impl Runs {
     }
 
     /// Each different ring with its channels.
-    fn orders(&self) -> Vec<(&[Rank], Vec<usize>)> {
+    pub fn orders(&self) -> Vec<(&[Rank], Vec<usize>)> {
         let mut found: Vec<(&[Rank], Vec<usize>)> = Vec::new();
         for channel in 0..self.rings as usize {
             let ring = self.channels.ring(channel);

@@ -4,7 +4,6 @@
 //! row, to the left below it.
 //! Never: the same lane twice: its channels are named beside it.
 
-use super::devices;
 use super::layout::Layout;
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
@@ -22,9 +21,9 @@ const ROWS_MAX: usize = 16;
 /// Characters of a NIC's name.
 const NAME_MAX: usize = 10;
 
-/// Draws the panels; returns where the picture ends.
-pub fn draw(pen: &mut Pen, machine: &Machine, runs: &Runs, layout: &Layout) -> f64 {
-    let mut y = devices::bottom(&machine.system, layout) + 46.0;
+/// Draws the panels from `top` on; returns where the picture ends.
+pub fn draw(pen: &mut Pen, machine: &Machine, runs: &Runs, layout: &Layout, top: f64) -> f64 {
+    let mut y = top;
     for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
         y = panel(pen, machine, (layout, runs), graph, y) + PANEL_GAP;
     }

@@ -1,18 +1,19 @@
 //! Layer: topo / svg.
 //! Takes: a machine.
 //! Gives: a picture for the wall: CPUs, switches, GPUs and NICs from top to bottom, each link with its type and GB/s, and
-//! below each GPU, in its column, the channels that pass through it.
+//! below each GPU, in its column, the channels that pass through it; of several hosts, how rings lead from one to the next.
 //! Never: more than the machine has: what is not there takes no room.
 
 mod pen;
 mod layout;
 mod devices;
 mod lanes;
+mod hosts;
 mod bare;
 
 use super::machine::Machine;
 use super::runs::Runs;
-use super::words::{headline, hosts};
+use super::words::{self, headline};
 use layout::Layout;
 use pen::{Anchor, Font, Ink, Pen};
 
@@ -29,12 +30,14 @@ pub fn draw(machine: &Machine, runs: &Runs) -> String {
     pen.text([layout.left, 62.0], &title, Font::bold(32.0, Ink::Text, Anchor::Start));
     let facts = match machine.hosts {
         0 | 1 => facts,
-        _ => format!("{facts}; {}", hosts(machine).trim_end()),
+        _ => format!("{facts}; {}", words::hosts(machine).trim_end()),
     };
     pen.text([layout.left, 90.0], &facts, Font::plain(15.0, Ink::Quiet, Anchor::Start));
     legend(&mut pen, &layout);
     let mut lanes = Pen::new();
-    let bottom = lanes::draw(&mut lanes, machine, runs, &layout);
+    let top = devices::bottom(&machine.system, &layout) + 46.0;
+    let top = hosts::draw(&mut lanes, machine, runs, &layout, top);
+    let bottom = lanes::draw(&mut lanes, machine, runs, &layout, top);
     // Guides lie below everything else.
     for x in layout.gpus.iter().map(|spot| spot.x) {
         pen.line([x, layout.leaf_y], [x, bottom - 46.0], Ink::Guide, 1.0);
