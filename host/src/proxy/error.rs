@@ -75,7 +75,7 @@ pub enum EndFault {
     },
     /// The peer sent something else than an operation header.
     #[error("{len_bytes} bytes that begin no operation came where {expected} should begin")]
-    NoPrologue {
+    NoHeader {
         /// This rank's operation.
         expected: OpHeader,
         /// Bytes received.
@@ -126,7 +126,7 @@ impl EndFault {
     pub fn is_mismatch(&self) -> bool {
         match self {
             EndFault::Mismatch { .. }
-            | EndFault::NoPrologue { .. }
+            | EndFault::NoHeader { .. }
             | EndFault::NoSlot { .. }
             | EndFault::Coll(CollFault::Mismatch { .. })
             | EndFault::Net(NetError::OtherOperation { .. }) => true,

@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_as_a_prologue_writes_back_the_same(bytes: [u8; OP_HEADER_BYTES], plausible: bool) {
+        fn what_reads_as_a_header_writes_back_the_same(bytes: [u8; OP_HEADER_BYTES], plausible: bool) {
             let mut bytes = bytes;
             if plausible {
                 bytes[..3].copy_from_slice(b"OP\x01");

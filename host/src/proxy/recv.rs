@@ -202,7 +202,7 @@ impl RecvEnd {
 impl Stages {
     fn advance(&mut self, running: &mut Running) -> Result<(), EndFault> {
         if !matches!(self.announced, Announced::Done) {
-            self.await_prologue(running)?;
+            self.await_header(running)?;
             if matches!(self.announced, Announced::Not) {
                 return Ok(());
             }
@@ -229,7 +229,7 @@ impl Stages {
     }
 
     /// Receives the operation header, where there is one, and compares it with what this rank does.
-    fn await_prologue(&mut self, running: &Running) -> Result<(), EndFault> {
+    fn await_header(&mut self, running: &Running) -> Result<(), EndFault> {
         if matches!(self.announced, Announced::Not) {
             let start = self.unpack_buffer.op_header();
             // SAFETY: a registered line of ours that nobody else uses before this request is done.
@@ -244,7 +244,7 @@ impl Stages {
                 unsafe { self.unpack_buffer.op_header().cast::<[u8; _]>().read() };
             let expected = running.op_header();
             match OpHeader::decode(&bytes[..len_bytes.min(OP_HEADER_BYTES)]) {
-                None => return Err(EndFault::NoPrologue { expected, len_bytes }),
+                None => return Err(EndFault::NoHeader { expected, len_bytes }),
                 Some(found) if found != expected => return Err(EndFault::Mismatch { expected, found }),
                 Some(_) => self.announced = Announced::Done,
             }

@@ -11,7 +11,9 @@ use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Notify, RunError};
 use crate::machine::NetProxy;
-use crate::machine::cuda::{Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Tiles};
+use crate::machine::cuda::{
+    Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Stream, Tiles, side_stream,
+};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
 use crate::plan::{Collnet, Facts, Lacks};
@@ -27,6 +29,7 @@ use std::sync::Arc;
 /// A GPU that is connected with all others.
 pub struct ConnectedGpu {
     device: Device,
+    side: Arc<Stream>,
     kernels: Arc<DeviceKernels>,
     connected: DeviceConnected,
 }
@@ -64,7 +67,7 @@ impl Init for Cuda {
         let settings = config.must_agree();
         let info = this_process(bootstrap, config, &settings)?;
         let wanted = DeviceWanted {
-            device: opened.as_ref().map(|(device, _)| device as &dyn Gpu).map_err(Clone::clone),
+            device: opened.as_ref().map(|(device, ..)| device as &dyn Gpu).map_err(Clone::clone),
             info: &info,
             settings: &settings,
             routes: RouteSettings::new(&config.transports),
@@ -86,8 +89,8 @@ impl Init for Cuda {
         let collnet = connected.facts.collnet.lack(&connected.no_collnet);
         let lacks = Lacks { collnet, levels: connected.facts.hosts.lack(), mesh };
         Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?;
-        let (device, kernels) = opened?;
-        Ok(ConnectedGpu { device, kernels, connected })
+        let (device, side, kernels) = opened?;
+        Ok(ConnectedGpu { device, side, kernels, connected })
     }
 
     fn notes(connected: &ConnectedGpu) -> Option<Notes> {
@@ -97,7 +100,7 @@ impl Init for Cuda {
 
     fn start(connected: ConnectedGpu, joined: &Joined<'_>) -> Result<Started<Cuda>, Error> {
         let Joined { rank, nranks, config, health, .. } = *joined;
-        let ConnectedGpu { device, kernels, connected } = connected;
+        let ConnectedGpu { device, side, kernels, connected } = connected;
         let memory = memory_use(rank, &connected);
         let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
         let tuner = joined.tuner(hosts.into_iter())?;
@@ -132,6 +135,7 @@ impl Init for Cuda {
             facts,
             tuner,
             device: device.clone(),
+            side,
             kernels,
             custom,
             tiles,
@@ -162,12 +166,17 @@ impl Init for Cuda {
 }
 
 /// Opens this rank's GPU and its resources. A failure is reported to the other ranks, which would wait otherwise.
-fn open(rank: Rank, ordinal: u32, config: &Config) -> Result<(Device, Arc<DeviceKernels>), ConnectError> {
-    let device =
-        Device::open(ordinal).map_err(|source| ConnectError::Device { rank, source: source.into() })?;
+fn open(
+    rank: Rank,
+    ordinal: u32,
+    config: &Config,
+) -> Result<(Device, Arc<Stream>, Arc<DeviceKernels>), ConnectError> {
+    let refused = |source: CudaError| ConnectError::Device { rank, source: source.into() };
+    let device = Device::open(ordinal).map_err(refused)?;
+    let side = side_stream(&device).map_err(refused)?;
     let kernels = DeviceKernels::open(&device, config.kernels.as_ref(), config.ptx_path.as_deref());
     let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
-    Ok((device, kernels))
+    Ok((device, side, kernels))
 }
 
 /// Asks for the memory of connections, in the GPU's memory and the host's.

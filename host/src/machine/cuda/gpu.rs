@@ -2,7 +2,7 @@
 
 use super::driver::{
     Allocation, CallersMemory, Device, DeviceMemory, HostMapping, IpcMapping, Mapping, PinnedMemory,
-    RdmaMemory, RelaxedCapture, ipc_handle,
+    RdmaMemory, RelaxedCapture, ipc_handle, side_stream,
 };
 use crate::gpu::{CudaError, DeviceId, Gpu, GpuMemory, HostVisible, IPC_HANDLE_BYTES, NicMemory, RdmaFacts};
 use crate::mem::Segment;
@@ -89,9 +89,9 @@ impl Gpu for Device {
 
     fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
         let _relaxed = RelaxedCapture::enter(self.driver());
-        let stream = self.side_stream()?;
+        let stream = side_stream(self)?;
         // SAFETY: (1, 2) the memory was allocated for this, no kernel looks at these bytes, and `bytes` outlives the wait below.
-        unsafe { stream.copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }?;
+        unsafe { stream.by_ref().copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }?;
         stream.synchronize()
     }
 }

@@ -1,7 +1,7 @@
 //! What a rank's kernels on a GPU need.
 
 use super::custom::CustomKernels;
-use super::driver::Device;
+use super::driver::{Device, Stream};
 use super::kernels::DeviceKernels;
 use super::monitor::Monitor;
 use super::tiles::Tiles;
@@ -23,6 +23,8 @@ pub struct CudaParts {
     pub tuner: Tuner,
     /// Its GPU.
     pub device: Device,
+    /// Kept, so that connections that are made later find it.
+    pub side: Arc<Stream>,
     /// That GPU's kernels.
     pub kernels: Arc<DeviceKernels>,
     /// Kernels of algorithms from outside the library, used before its own.

@@ -92,7 +92,7 @@ fn time_in_which_nobody_looked_counts_little() {
 
 /// A network without room for the very first message of an operation.
 #[test]
-fn a_peer_that_takes_not_even_the_prologue_is_late() {
+fn a_peer_that_takes_not_even_the_header_is_late() {
     let (send, _recv, [from, _]) = ends(Manners { lazy_eighths: 8, ..Manners::GOOD });
     let slot_bytes = send.layout().simple_slot_bytes as usize;
     let (mut orders, mut progress) = alone(Rank(0), ProxyEnd::Send(send));

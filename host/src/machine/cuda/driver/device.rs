@@ -6,11 +6,9 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::CStr;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::api::Api;
-use super::side::SideStream;
-use super::stream::StreamRef;
 
 /// A GPU with its primary context, which the CUDA runtime uses too. Clones share it; dropping the last one releases
 /// the context.
@@ -28,8 +26,6 @@ struct Inner {
     sm: u32,
     sm_count: u32,
     shared_max: u32,
-    /// Given back before the context.
-    side: OnceLock<Arc<SideStream>>,
 }
 
 // SAFETY: a context is a handle that every thread may use, and the rest never changes.
@@ -66,7 +62,6 @@ impl Device {
             sm,
             sm_count,
             shared_max,
-            side: OnceLock::new(),
         })))
     }
 
@@ -221,24 +216,6 @@ impl Device {
         Ok(ContextGuard { device: self, pushed, _not_send: PhantomData })
     }
 
-    /// The stream for what is done beside the caller's, which all of the process that has this device open shares.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`].
-    pub(in crate::machine::cuda) fn side_stream(&self) -> Result<StreamRef<'_>, CudaError> {
-        let side = match self.0.side.get() {
-            Some(side) => side,
-            None => {
-                let _bound = self.bind()?;
-                // SAFETY: (1) it is bound, and retained until `Inner` is dropped.
-                let made = unsafe { SideStream::of(self.api(), self.id()) }?;
-                self.0.side.get_or_init(|| made)
-            }
-        };
-        // SAFETY: (1) it was made there; (2) it lives as long as `self`.
-        Ok(unsafe { StreamRef::from_raw(self, side.raw) })
-    }
-
     /// Waits for all work of this process on the device.
     ///
     /// # Errors
@@ -327,7 +304,6 @@ impl fmt::Debug for Device {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        drop(self.side.take());
         // SAFETY: pairs with the retain in `open`; all objects of the context hold a `Device`, so none is left.
         unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.handle) };
     }

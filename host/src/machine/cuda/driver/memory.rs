@@ -2,6 +2,7 @@
 
 use super::capture::RelaxedCapture;
 use super::device::Device;
+use super::side::side_stream;
 use crate::gpu::{CudaError, MemoryKind};
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -70,8 +71,8 @@ impl Drop for DeviceMemory {
 /// would break a capture.
 pub(super) fn zero(device: &Device, address: CUdeviceptr, len: usize) -> Result<(), CudaError> {
     let _relaxed = RelaxedCapture::enter(device.driver());
-    let stream = device.side_stream()?;
+    let stream = side_stream(device)?;
     // SAFETY: (1) the caller has just allocated `len` bytes there, which are not shared yet.
-    unsafe { stream.fill(address, 0, len) }?;
+    unsafe { stream.by_ref().fill(address, 0, len) }?;
     stream.synchronize()
 }

@@ -46,4 +46,5 @@ pub use module::{Function, Module};
 pub use pinned::{HostMapping, PinnedMemory};
 pub use rdma::RdmaMemory;
 pub use shareable::{Allocation, Mapping};
+pub use side::side_stream;
 pub use stream::{Stream, StreamRef, WordOp};

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::ffi::c_void;
 
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the legacy default stream, nor that for it.
-pub(super) const NON_BLOCKING: u32 = 1;
+const NON_BLOCKING: u32 = 1;
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`: as signed numbers, the word minus the value is not negative.
 const AT_LEAST: u32 = 0;
