@@ -162,6 +162,15 @@ pub enum LaunchError {
         /// Why.
         why: String,
     },
+    /// What has the name of this user's key on this host is not such a key: another user may have put it there, to join the job.
+    #[error(
+        "the secret of this user's jobs on this host cannot be used: {why}; remove it (its owner or root can), or set OXCCL_COMM_SECRET to a \
+         random text on all ranks (openssl rand -hex 32)"
+    )]
+    KeyTaken {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The file with the secret cannot be used.
     #[error("OXCCL_COMM_SECRET_FILE is {}: {why}", path.display())]
     SecretFile {

@@ -5,14 +5,16 @@ use super::name::{Peer, all, may_ask, peer};
 use super::question::Question;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::server::would_block;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The longest answer.
-const ANSWER_BYTES_MAX: u64 = 256 << 20;
+/// The longest answer: 64 communicators with 4,096 operations each are some 50 MB.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Why a process was not asked, or gave no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -139,17 +141,20 @@ impl Remote {
         };
         let mut stream = connect_any(address, patience).map_err(io)?;
         stream.set_write_timeout(Some(patience)).map_err(io)?;
-        stream.set_read_timeout(Some(others + patience)).map_err(io)?;
+        let until = Instant::now() + others + patience;
         let question = Question::Status { recent_max, timeout: others };
         stream.write_all(question.to_string().as_bytes()).map_err(io)?;
         // NCCL's server refuses the line and waits for the next.
         stream.shutdown(std::net::Shutdown::Write).map_err(io)?;
-        let mut text = Vec::new();
-        (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
+        let text = read_until(until, |buffer, left| {
+            stream.set_read_timeout(Some(left))?;
+            (&stream).read(buffer)
+        });
+        let text = text.map_err(io)?;
         let stranger = |why: String| AskError::Stranger { address: address.clone(), why };
         match text.starts_with(b"ERROR") || text.is_empty() {
             true => Err(stranger("NCCL's RAS, or an older OxCCL: ncclras can ask it".to_owned())),
-            false => serde_json::from_slice(&text).map_err(|error| stranger(error.to_string())),
+            false => parse(&text).map_err(stranger),
         }
     }
 }
@@ -203,10 +208,84 @@ impl Process {
         };
         let mut stream = connect(&self.address).map_err(io)?;
         stream.set_write_timeout(Some(patience)).map_err(io)?;
-        stream.set_read_timeout(Some(patience)).map_err(io)?;
         stream.write_all(question.to_string().as_bytes()).map_err(io)?;
-        let mut text = Vec::new();
-        (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
-        serde_json::from_slice(&text).map_err(|error| AskError::Answer { pid, why: error.to_string() })
+        let text = read_until(since + patience, |buffer, left| {
+            stream.set_read_timeout(Some(left))?;
+            (&stream).read(buffer)
+        });
+        parse(&text.map_err(io)?).map_err(|why| AskError::Answer { pid, why })
+    }
+}
+
+/// Reads to the end, which comes by then: who sends a byte now and then has no more time than who sends none.
+fn read_until(
+    until: Instant,
+    mut read: impl FnMut(&mut [u8], Duration) -> io::Result<usize>,
+) -> io::Result<Vec<u8>> {
+    let (mut text, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match read(&mut buffer, left) {
+            Ok(0) => return Ok(text),
+            Ok(got) => text.extend_from_slice(&buffer[..got]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if text.len() > ANSWER_BYTES_MAX {
+            let why = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
+}
+
+/// An answer. Its texts may be another user's, so nothing in them moves a terminal's cursor or begins a line.
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let mut value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    defuse(&mut value);
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+fn defuse(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains(char::is_control) => {
+            *text = text.replace(char::is_control, "\u{fffd}");
+        }
+        Value::Array(all) => all.iter_mut().for_each(defuse),
+        Value::Object(fields) => fields.values_mut().for_each(defuse),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_a_byte_now_and_then_has_no_more_time() {
+        let (started, patience) = (Instant::now(), Duration::from_millis(200));
+        let drip = |buffer: &mut [u8], _: Duration| {
+            std::thread::sleep(Duration::from_millis(20));
+            buffer[0] = b' ';
+            Ok(1)
+        };
+        let error = read_until(started + patience, drip).unwrap_err();
+        assert!(would_block(&error), "{error}");
+        assert!(started.elapsed() >= patience);
+    }
+
+    #[test]
+    fn an_answer_without_end_is_refused() {
+        let until = Instant::now() + Duration::from_secs(60);
+        let error = read_until(until, |buffer, _| Ok(buffer.len())).unwrap_err();
+        assert!(error.to_string().contains("longer than"), "{error}");
+    }
+
+    #[test]
+    fn texts_of_others_are_only_texts() {
+        let answer: Vec<String> = parse(br#"["dp\u001b[2J\ncommunicator x", "plain"]"#).unwrap();
+        assert_eq!(answer, ["dp\u{fffd}[2J\u{fffd}communicator x", "plain"]);
     }
 }

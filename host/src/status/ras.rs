@@ -18,6 +18,8 @@ pub const RAS_LINE_BYTES_MAX: usize = 1024;
 /// How long other ranks have to answer, if the client does not say.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
+/// Operations of each rank that whoever reaches the port may see: all that are remembered would be a flight record.
+const RECENT_MAX: usize = 16;
 
 /// What one client has set.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,7 +54,7 @@ impl RasClient {
     pub fn command(&mut self, line: &[u8]) -> RasReply {
         // Flight records are for the process's own user alone.
         if let Some(Question::Status { recent_max, timeout }) = Question::parse(line) {
-            (self.recent_max, self.timeout) = (Some(recent_max), timeout);
+            (self.recent_max, self.timeout) = (Some(recent_max.min(RECENT_MAX)), timeout);
             return RasReply::Status;
         }
         let line = String::from_utf8_lossy(line);

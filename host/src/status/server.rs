@@ -25,6 +25,8 @@ const ACCEPTED_MAX: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Questions within this time are one to the other ranks.
 const SHARED_FOR: Duration = Duration::from_millis(100);
+/// After somebody could not be accepted, nobody is for so long.
+const REST: Duration = Duration::from_millis(100);
 /// A socket that cannot be had is tried again after so long.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -41,6 +43,8 @@ pub(super) struct Server {
 /// A socket, and who is connected to it.
 struct Service<L: Listen, D: Answers> {
     listener: Option<L>,
+    /// Until when nobody is accepted: the latest one could not be.
+    rests_until: Option<Instant>,
     sessions: Vec<Session<L::Stream, D>>,
 }
 
@@ -159,10 +163,15 @@ impl Desk<'_> {
 }
 
 impl<L: Listen, D: Answers> Service<L, D> {
-    const NONE: Service<L, D> = Service { listener: None, sessions: Vec::new() };
+    const NONE: Service<L, D> = Service { listener: None, rests_until: None, sessions: Vec::new() };
+
+    /// The socket, if somebody may come.
+    fn open_to(&self) -> Option<&L> {
+        self.listener.as_ref().filter(|_| self.rests_until.is_none() && self.sessions.len() < SESSIONS_MAX)
+    }
 
     fn poll_fds<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        if let Some(listener) = self.listener.as_ref().filter(|_| self.sessions.len() < SESSIONS_MAX) {
+        if let Some(listener) = self.open_to() {
             fds.push(PollFd::new(listener, PollFlags::IN));
         }
         for session in &self.sessions {
@@ -177,18 +186,21 @@ impl<L: Listen, D: Answers> Service<L, D> {
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let is_gathering = |session: &Session<_, D>| matches!(session.stage, Stage::Gathering { .. });
         let soon = self.sessions.iter().any(is_gathering).then(|| now + LOOK_EVERY);
-        self.sessions.iter().map(|session| session.until).chain(soon).min()
+        self.sessions.iter().map(|session| session.until).chain(soon).chain(self.rests_until).min()
     }
 
     fn serve(&mut self, desk: &mut Desk<'_>) {
+        self.rests_until = self.rests_until.filter(|until| desk.now < *until);
         for _ in 0..ACCEPTED_MAX {
-            let Some(listener) = self.listener.as_ref().filter(|_| self.sessions.len() < SESSIONS_MAX) else {
-                break;
-            };
+            let Some(listener) = self.open_to() else { break };
             match listener.take() {
                 Ok(Some(stream)) => self.sessions.push(Session::new(stream, D::default(), desk.now)),
                 Ok(None) => {}
-                Err(_) => break,
+                Err(error) => {
+                    // No descriptor is left, say: who waits would wake this thread again at once.
+                    self.rests_until = (!would_block(&error)).then(|| desk.now + REST);
+                    break;
+                }
             }
         }
         for session in &mut self.sessions {

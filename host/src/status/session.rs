@@ -1,6 +1,8 @@
 //! One connection of somebody who asks: what has come, what is to go, until when.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// How long a question, and how long taking the answer, may take.
@@ -55,7 +57,7 @@ pub(super) enum Stage<A> {
     Over,
 }
 
-impl<S: Read + Write, D: Dialect> Session<S, D> {
+impl<S: Read + Write + AsFd, D: Dialect> Session<S, D> {
     pub fn new(stream: S, dialect: D, now: Instant) -> Session<S, D> {
         Session { stream, dialect, stage: Stage::Reading, until: now + STEP_MAX, input: Vec::new() }
     }
@@ -73,6 +75,8 @@ impl<S: Read + Write, D: Dialect> Session<S, D> {
         match &mut self.stage {
             Stage::Reading => return self.read(),
             Stage::Writing { .. } => self.write(),
+            // Nobody waits for the answer, and the poll of the thread that serves would return at once as long as this one is there.
+            Stage::Gathering { .. } if has_gone(&self.stream) => self.stage = Stage::Over,
             Stage::Gathering { .. } | Stage::Over => {}
         }
         None
@@ -137,6 +141,13 @@ impl<S: Read + Write, D: Dialect> Session<S, D> {
     }
 }
 
+/// Whether the other end is closed, and not only done with its question.
+fn has_gone(stream: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    let looked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    looked.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -196,6 +207,23 @@ mod tests {
         let (_theirs, mut session) = session(Plain);
         session.advance(Instant::now() + STEP_MAX);
         assert!(matches!(session.stage, Stage::Over));
+    }
+
+    #[test]
+    fn who_goes_while_others_are_asked_is_forgotten() {
+        for half in [true, false] {
+            let (mut theirs, mut session) = session(Plain);
+            theirs.write_all(Question::Flight.to_string().as_bytes()).unwrap();
+            let ask = session.advance(Instant::now()).unwrap();
+            session.gather(ask, 1, Duration::from_secs(30), Instant::now());
+            if half {
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+            } else {
+                drop(theirs);
+            }
+            session.advance(Instant::now());
+            assert_eq!(matches!(session.stage, Stage::Over), !half);
+        }
     }
 
     #[test]

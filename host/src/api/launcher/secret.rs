@@ -78,9 +78,10 @@ impl LaunchEnv {
             return Ok(self.seed_with(&material(&text, &self.seed)));
         }
         let why = match self.is_on_one_host(meeting) {
-            true => match user_key(Path::new("/dev/shm")) {
+            true => match host_key(Path::new("/dev/shm"), &own_dirs()) {
                 Ok(key) => return Ok(self.seed_with(&key)),
-                Err(why) => why,
+                Err(KeyError::Taken(why)) => return Err(LaunchError::KeyTaken { why }),
+                Err(KeyError::Unavailable(why)) => why,
             },
             false => "its ranks may be on several hosts".to_owned(),
         };
@@ -207,16 +208,50 @@ fn read_secret(path: &Path) -> Result<String, String> {
     }
 }
 
+/// This user's key on this host: in the directory that all of the host share, and where another user has taken its name there, in the first of
+/// the user's own. All ranks find the same, since what has a name in the first stays there.
+fn host_key(shared: &Path, own: &[PathBuf]) -> Result<[u8; KEY_BYTES], KeyError> {
+    match user_key(shared) {
+        Err(KeyError::Taken(why)) => {
+            let dir = own.iter().find(|dir| is_own(dir));
+            dir.and_then(|dir| user_key(dir).ok()).ok_or(KeyError::Taken(why))
+        }
+        found => found,
+    }
+}
+
+/// Directories in which nobody else can make a file, on most hosts.
+fn own_dirs() -> Vec<PathBuf> {
+    let runtime = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
+    [Some(runtime), std::env::home_dir()].into_iter().flatten().collect()
+}
+
+fn is_own(dir: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    std::fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == me && meta.mode() & 0o022 == 0)
+}
+
+/// Why this user has no key on this host.
+#[derive(Debug)]
+enum KeyError {
+    /// Something else has its name. To go on without a secret would let who put it there into the job.
+    Taken(String),
+    /// It cannot be made.
+    Unavailable(String),
+}
+
 /// This user's key on this host, in a directory that all of the host share; made if there is none yet.
-fn user_key(dir: &Path) -> Result<[u8; KEY_BYTES], String> {
+fn user_key(dir: &Path) -> Result<[u8; KEY_BYTES], KeyError> {
     let path = dir.join(format!(".oxccl-{}.key", rustix::process::geteuid().as_raw()));
     loop {
         match read_key(&path) {
             Ok(Some(key)) => return Ok(key),
             Ok(None) => {
-                make_key(&path).map_err(|errno| format!("cannot make {}: {errno}", path.display()))?
+                let failed =
+                    |errno| KeyError::Unavailable(format!("cannot make {}: {errno}", path.display()));
+                make_key(&path).map_err(failed)?
             }
-            Err(why) => return Err(format!("{} {why}", path.display())),
+            Err(why) => return Err(KeyError::Taken(format!("{} {why}", path.display()))),
         }
     }
 }
@@ -320,15 +355,27 @@ mod tests {
             std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(files.len(), 1, "{files:?}");
         let set = |mode| std::fs::set_permissions(&files[0], std::fs::Permissions::from_mode(mode)).unwrap();
+        let taken = || match user_key(dir.path()).unwrap_err() {
+            KeyError::Taken(why) => why,
+            KeyError::Unavailable(why) => panic!("{why}"),
+        };
         set(0o644);
-        assert!(user_key(dir.path()).unwrap_err().contains("mode 644"));
+        assert!(taken().contains("mode 644"));
         set(0o600);
         if std::os::unix::fs::chown(&files[0], Some(65_534), None).is_ok() {
-            assert!(user_key(dir.path()).unwrap_err().contains("user 65534"));
+            assert!(taken().contains("user 65534"));
         }
         std::fs::remove_file(&files[0]).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &files[0]).unwrap();
-        assert!(user_key(dir.path()).is_err());
+        assert!(taken().contains("cannot be opened"));
+        // Another user cannot stop the jobs of this one so, where it has a directory of its own.
+        let (own, open) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::set_permissions(own.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let [own, open] = [own.path(), open.path()].map(Path::to_owned);
+        let key = host_key(dir.path(), &[open.clone(), own.clone()]).unwrap();
+        assert_eq!(key, host_key(dir.path(), &[open.clone(), own]).unwrap());
+        assert!(matches!(host_key(dir.path(), &[open]), Err(KeyError::Taken(_))));
     }
 
     #[test]

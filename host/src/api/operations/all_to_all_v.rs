@@ -46,8 +46,8 @@ pub struct UntypedV<'a> {
 impl Blocks<'_> {
     pub(super) fn of(&self, rank: Rank) -> Range<usize> {
         let (count, start) = (self.counts[rank.index()], self.displs[rank.index()]);
-        // Saturated where it is refused, since no buffer ends there.
-        start..start.saturating_add(count)
+        // What wraps is refused by `check`.
+        start..start.wrapping_add(count)
     }
 
     /// Checks that there is a block for each rank, within a buffer of `actual` elements.
@@ -56,11 +56,14 @@ impl Blocks<'_> {
         if [counts, displs] != [nranks as usize; 2] {
             return Err(BlocksError::Ranks { which, counts, displs, nranks });
         }
-        let beyond = |rank: &Rank| !self.of(*rank).is_empty() && self.of(*rank).end > actual;
-        (0..nranks).map(Rank).find(beyond).map_or(Ok(()), |rank| {
-            let Range { start: displ, end } = self.of(rank);
-            Err(BlocksError::Range { which, rank, count: end - displ, displ, actual })
-        })
+        let blocks = (0..nranks).map(Rank).zip(self.counts.iter().zip(self.displs));
+        for (rank, (&count, &displ)) in blocks {
+            let is_inside = displ.checked_add(count).is_some_and(|end| end <= actual);
+            if count > 0 && !is_inside {
+                return Err(BlocksError::Range { which, rank, count, displ, actual });
+            }
+        }
+        Ok(())
     }
 
     /// Checks that no two blocks overlap: one pass where they lie in the ranks' order, else every pair.
@@ -343,5 +346,23 @@ impl<'env, M: Init<Unit = u32> + StreamMachine> Group<'env, M> {
     ) -> Result<(), Error> {
         let calls = on_stream(communicator, call, stream)?;
         add_all(self, communicator, calls, M::raw(stream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such a block was taken for an empty one.
+    #[test]
+    fn a_block_that_wraps_is_refused_with_its_own_numbers() {
+        for displ in [usize::MAX, usize::MAX - 1, 3] {
+            let blocks = Blocks { counts: &[2], displs: &[displ] };
+            let refused = blocks.check("send", 1, 4);
+            let expected = BlocksError::Range { which: "send", rank: Rank(0), count: 2, displ, actual: 4 };
+            assert_eq!(refused, Err(expected));
+        }
+        let nothing = Blocks { counts: &[0], displs: &[usize::MAX] };
+        assert_eq!(nothing.check("send", 1, 4), Ok(()));
     }
 }
