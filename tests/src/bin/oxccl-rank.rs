@@ -264,17 +264,26 @@ impl Program {
     }
 
     fn fork_use(&mut self) -> StepResult {
+        let parent = format!("created by process {},", std::process::id());
         let misuse = || {
+            let begun = Instant::now();
             let comm = self.communicator.take().expect("it has joined");
             let is_refused = |result: Result<(), oxccl::Error>| {
                 let text = result.expect_err("it belongs to the parent").to_string();
-                assert!(text.contains("forked this one"), "{text}");
+                assert!(text.contains(&parent) && text.contains("after the fork"), "{text}");
             };
             is_refused(comm.barrier());
             is_refused(comm.all_reduce(&[1f32; 4], &mut [0f32; 4], oxccl::ReduceOp::SUM));
             is_refused(comm.split(Some(0), 0).map(drop));
             is_refused(comm.start_shrink(&[]).map(drop));
+            let handle = comm.handle();
+            comm.abort();
+            handle.abort();
+            handle.revoke();
+            is_refused(handle.async_error().map_or(Ok(()), Err));
+            assert_eq!((handle.state(), handle.rank()), (oxccl::CommState::Failed, self.rank));
             is_refused(comm.finalize());
+            assert!(begun.elapsed() < TIDY_WITHIN, "{:?}", begun.elapsed());
         };
         in_fork(misuse, || Ok(()))
     }
