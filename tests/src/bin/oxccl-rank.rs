@@ -121,9 +121,11 @@ impl Program {
                 Ok(self.communicator()?.reduce(&send, &mut recv, ReduceOp::SUM, root)?)
             }
             "drop" => self.drop_communicator(),
-            // A child process drops the communicator that it inherited, and ends.
             // A child that uses what belongs to its parent is refused, whatever it calls, and the parent does not notice.
             "fork-use" => self.fork_use(),
+            // The same with an operation in flight, which a child does not advance.
+            "fork-in-flight" => self.fork_in_flight(),
+            // A child process drops the communicator that it inherited, and ends.
             "fork-drop" => in_fork(|| self.communicator = None, || Ok(())),
             // A child process and this one meet as ranks of a communicator of their own.
             "fork-join" => self.fork_join(),
@@ -286,6 +288,26 @@ impl Program {
             assert!(begun.elapsed() < TIDY_WITHIN, "{:?}", begun.elapsed());
         };
         in_fork(misuse, || Ok(()))
+    }
+
+    fn fork_in_flight(&mut self) -> StepResult {
+        let comm = self.communicator.take().ok_or("there is no communicator")?;
+        // Those after the first come late, so that it waits for them while it forks.
+        std::thread::sleep(Duration::from_millis(200) * comm.rank().min(1));
+        let sum = vec![1f32; 70_001];
+        let request = comm.start(sum, |calls, sum| calls.all_reduce_in_place(sum, ReduceOp::SUM))?;
+        let child = || {
+            let text = request.test(&comm).expect_err("it belongs to the parent").to_string();
+            assert!(text.contains("after the fork"), "{text}");
+            let config = oxccl::Config::from_env().expect("a good environment");
+            let id = UniqueId::create_by(&config.bootstrap).expect("a root");
+            check(&Communicator::init(&id, 0, 1).expect("alone")).expect("its own work");
+        };
+        in_fork(child, || Ok(()))?;
+        let sum = request.wait(&comm)?;
+        assert!(sum.iter().all(|sum| *sum == comm.size() as f32));
+        self.communicator = Some(comm);
+        Ok(())
     }
 
     fn fork_join(&self) -> StepResult {
