@@ -301,7 +301,15 @@ impl Program {
             assert!(text.contains("after the fork"), "{text}");
             let config = oxccl::Config::from_env().expect("a good environment");
             let id = UniqueId::create_by(&config.bootstrap).expect("a root");
-            check(&Communicator::init(&id, 0, 1).expect("alone")).expect("its own work");
+            let rank = move |rank| {
+                let own = Communicator::init(&id, rank, 2).expect("a thread of the child each");
+                // The other waits for so long, and meanwhile advances all that this process has in flight.
+                std::thread::sleep(Duration::from_millis(400) * rank);
+                check(&own).expect("its own work");
+            };
+            let other = std::thread::spawn(move || rank(1));
+            rank(0);
+            other.join().expect("its own work");
         };
         in_fork(child, || Ok(()))?;
         let sum = request.wait(&comm)?;
