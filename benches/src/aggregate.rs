@@ -42,7 +42,7 @@ enum AggregateError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Net(#[from] NetError),
-    #[error("printing: {0}")]
+    #[error("printing: {}", oxccl::os::describe(.0))]
     Print(#[from] std::io::Error),
 }
 

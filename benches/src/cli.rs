@@ -146,13 +146,13 @@ pub struct PerfArgs {
     /// Bind the process of rank r to processor r, modulo their number, of those that this program may use (with `--ranks`).
     #[arg(long)]
     pub bind: bool,
-    /// Write everything measured (docs/measurements/README.md states the schema); with suite into this directory.
+    /// Write everything measured (docs/measurements/README.md states the schema); with suite into this folder. Folders must be there.
     #[arg(long, value_name = "FILE|DIR")]
     pub json: Option<PathBuf>,
-    /// Write the compact tables as Markdown.
+    /// Write the compact tables as Markdown, into a folder that is there.
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
-    /// Draw time and bus bandwidth over size.
+    /// Draw time and bus bandwidth over size, into a folder that is there.
     #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub plot: Option<PathBuf>,
 }

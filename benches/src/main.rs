@@ -6,6 +6,7 @@
 mod cli;
 mod complain;
 mod say;
+mod out;
 mod collective;
 mod target;
 mod data;
@@ -77,7 +78,14 @@ fn help(text: &clap::Error) -> ExitCode {
     say::ended(said)
 }
 
+/// A file that reaches its limit (`ulimit -f`) is an error of the write, and not the end of the process.
+fn outlive_file_limit() {
+    // SAFETY: nothing in this program handles the signal, and to ignore it is all that changes.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 fn main() -> ExitCode {
+    outlive_file_limit();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => return version::show(&error),

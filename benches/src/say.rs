@@ -3,6 +3,7 @@
 //! Gives: it on standard output.
 //! Never: an end in a panic because whoever reads has seen enough.
 
+use oxccl::os::describe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -25,7 +26,8 @@ pub fn ended(said: std::io::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one write, as `complain` has it, for a command without a name.
-            let _ = stderr().write_all(format!("oxccl: writing to standard output: {error}\n").as_bytes());
+            let _ = stderr()
+                .write_all(format!("oxccl: writing to standard output: {}\n", describe(&error)).as_bytes());
             ExitCode::FAILURE
         }
     }

@@ -173,6 +173,7 @@ fn what_is_missing_is_named() {
 #[test]
 fn a_suite_fits_its_budget_and_leaves_its_files() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suite");
+    std::fs::create_dir_all(&directory).unwrap();
     let words =
         format!("suite --threads 2 -e 1M --engine nccl --json {} --time-budget 3", directory.display());
     let start = std::time::Instant::now();

@@ -122,7 +122,7 @@ fn a_place_where_nothing_can_be_written_is_refused_at_once() {
     let nowhere = tune("--ranks 2", Path::new("/no/such/directory/tune.toml"));
     assert!(!nowhere.status.success());
     assert!(
-        said(&nowhere).contains("--out /no/such/directory/tune.toml: No such file"),
+        said(&nowhere).contains("--out /no/such/directory/tune.toml: there is no folder /no/such/directory"),
         "{}",
         said(&nowhere)
     );

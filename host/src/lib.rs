@@ -46,9 +46,9 @@ cfg_if::cfg_if! {
         #[doc(hidden)]
         pub mod wire;
         #[doc(hidden)]
-        pub mod os;
-        #[doc(hidden)]
         pub mod log;
+        #[doc(hidden)]
+        pub mod os;
     } else {
         mod connect;
         mod machine;
@@ -64,8 +64,8 @@ cfg_if::cfg_if! {
         mod gpu;
         mod mem;
         mod wire;
-        mod os;
         mod log;
+        mod os;
     }
 }
 

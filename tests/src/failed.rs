@@ -67,6 +67,12 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
             ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())
         }
         BootstrapError::RootAddrTaken { .. } => ("RootAddrTaken", vec![0]),
+        BootstrapError::VersionMismatch { rank, .. } => {
+            ("VersionMismatch", rank.iter().map(|rank| rank.0).collect())
+        }
+        BootstrapError::NoInterface { .. } => ("NoInterface", vec![]),
+        BootstrapError::NoAddress { .. } => ("NoAddress", vec![]),
+        BootstrapError::LoopbackDown { .. } => ("LoopbackDown", vec![]),
         BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
         _ => ("Bootstrap", vec![]),
     }

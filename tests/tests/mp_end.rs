@@ -155,9 +155,11 @@ fn a_child_may_drop_what_it_inherited_and_nobody_notices() {
 /// A child took part in its parent's place, and finalize and split hung there.
 #[test]
 fn a_child_that_uses_what_it_inherited_is_refused_and_the_parent_goes_on() {
-    for transport in ["shm", "tcp"] {
+    for (transport, fork) in
+        [("shm", "fork-use"), ("tcp", "fork-use"), ("shm", "fork-in-flight"), ("tcp", "fork-in-flight")]
+    {
         let launch = Launch::new(RANK, 2).env("OXCCL_TRANSPORT", transport);
-        launch.start("join fork-use check drop tidy").all_succeed();
+        launch.start(&format!("join {fork} check drop tidy")).all_succeed();
     }
 }
 

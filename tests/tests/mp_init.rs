@@ -51,6 +51,56 @@ fn ranks_that_disagree_on_their_number() {
     all_refused(&mut job, "WorldSizeMismatch", &[1, 0]);
 }
 
+/// Runs a rank in a network of its own, after what sets that up. `None`: this machine does not let a test make one.
+fn in_network(set_up: &str, env: &[(&str, &str)], id: &str, steps: &str) -> Option<Failure> {
+    if !std::process::Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|done| done.success())
+    {
+        println!("skipped: no network of one's own can be made here");
+        return None;
+    }
+    let script = format!("{set_up} exec \"$0\" \"$@\"");
+    let under = ["unshare", "-rn", "sh", "-c", &script].map(str::to_owned);
+    let mut launch = Launch::without_id(RANK, 1).id(id).under(under).env("NCCL_SOCKET_IFNAME", "");
+    for (name, value) in env {
+        launch = launch.env(name, value);
+    }
+    let mut rank = launch.spawn(0, steps);
+    let begun = std::time::Instant::now();
+    let failure = rank.failure(SOON);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(rank.end(SOON).code(), Some(1), "{}", rank.transcript());
+    Some(failure)
+}
+
+/// The errors were `Cannot assign requested address`, `Network is unreachable`, and "fits the address family".
+#[test]
+fn networks_that_cannot_be_used_are_named_with_what_there_is() {
+    let only_v6 = "ip link set lo up; ip address del 127.0.0.1/8 dev lo;";
+    let v4: &[_] = &[("NCCL_SOCKET_FAMILY", "AF_INET")];
+    let at_v4: &[_] = &[("OXCCL_RANK", "0"), ("OXCCL_NRANKS", "2"), ("OXCCL_COMM_ID", "127.0.0.1:45671")];
+    let down = "its loopback is down (ip link set lo up)";
+    for (set_up, env, id, parts) in [
+        (
+            only_v6,
+            v4,
+            "create",
+            ["no network interface that is up", "NCCL_SOCKET_FAMILY=AF_INET: this host has ::1 on lo"],
+        ),
+        (
+            only_v6,
+            at_v4,
+            "env",
+            ["NoAddress", "127.0.0.1, which is no address of this host: it has ::1 on lo"],
+        ),
+        ("", &[], "create", ["no network interface that is up", down]),
+        ("", at_v4, "env", ["LoopbackDown", down]),
+    ] {
+        let Some(failure) = in_network(set_up, env, id, "join") else { return };
+        let said = format!("{} {}", failure.kind, failure.text);
+        assert!(parts.iter().all(|part| said.contains(part)), "{set_up:?} {env:?}: {said}");
+    }
+}
+
 #[test]
 fn a_rank_that_never_comes() {
     let launch = Launch::without_id(RANK, 3).env("OXCCL_BOOTSTRAP_TIMEOUT", "2");

@@ -483,6 +483,29 @@ fn an_error_writes_the_flight_records_of_the_survivors() {
     assert!(!folder.path().join("rank_2").exists());
 }
 
+/// It died by SIGXFSZ.
+#[test]
+fn a_flight_record_beyond_the_limit_on_files_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("rank_");
+    let launch = Launch::new(RANK, 2).env("OXCCL_FLIGHT_FILE", prefix.to_str().unwrap());
+    let mut job = launch.start_each(|rank| match rank {
+        0 => "join limit-files=64 all-reduce=1000 barrier".to_owned(),
+        _ => "join all-reduce=1000 ask".to_owned(),
+    });
+    job.ranks[1].line("step ask", SOON);
+    job.ranks[0].line("step barrier", SOON);
+    job.ranks[1].kill();
+    let rank = &mut job.ranks[0];
+    rank.failure(SOON);
+    assert_eq!(rank.end(SOON).code(), Some(1), "{}", rank.transcript());
+    let said = rank.errors();
+    for part in ["cannot be written", "rank_0", "may have 64 bytes", "ulimit -f"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// A port that nobody has now. Another may take it before it is used; the ranks then say nothing, and the test fails.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

@@ -12,11 +12,15 @@ const APART: Duration = Duration::from_millis(50);
 
 /// A rank of a job that meets at that port. No other rank has its parent, so that the root waits longer for others than tests may take.
 fn rank(port: u16, rank: u32, secret: &str) -> Process {
+    rank_of(port, (rank, NRANKS), secret)
+}
+
+fn rank_of(port: u16, (rank, nranks): (u32, u32), secret: &str) -> Process {
     let launch = Launch::without_id(RANK, 99)
         .id("env")
         .under(["timeout", "60"].map(str::to_owned))
         .env("OXCCL_RANK", &rank.to_string())
-        .env("OXCCL_NRANKS", &NRANKS.to_string())
+        .env("OXCCL_NRANKS", &nranks.to_string())
         .env("OXCCL_COMM_ID", &format!("127.0.0.1:{port}"))
         .env("OXCCL_BOOTSTRAP_TIMEOUT", "8")
         .env("OXCCL_COMM_SECRET", secret);
@@ -53,6 +57,31 @@ fn both_fail_and_say_why() {
         }
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         jobs.iter().for_each(Job::assert_no_files_left);
+    }
+}
+
+/// The error named neither process, and a rank 0 that found the address taken waited for its ranks until the timeout.
+#[test]
+fn jobs_of_different_sizes_fail_and_say_why() {
+    for order in [[(0, 0), (1, 1), (1, 0), (0, 1), (0, 2)], [(1, 0), (0, 2), (0, 1), (0, 0), (1, 1)]] {
+        let port = free_port();
+        let mut processes: Vec<Process> = Vec::new();
+        for (job, number) in order {
+            processes.push(rank_of(port, (number, [3, 2][job]), ""));
+            std::thread::sleep(APART);
+        }
+        let begun = Instant::now();
+        for process in &mut processes {
+            let failure = refused(process);
+            assert!(
+                ["WorldSizeMismatch", "DuplicateRank"].contains(&&*failure.kind),
+                "{order:?}: {failure:?}"
+            );
+            for part in ["every job its own address", "process ", "at 127.0.0.1"] {
+                assert!(failure.text.contains(part), "{failure:?}");
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     }
 }
 

@@ -7,7 +7,9 @@ use super::machine::Machine;
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::engine::Memory;
+use crate::out::OutError;
 use crate::team::{Record, TeamError, bytes_of_record, record_of_bytes};
+use oxccl::os::describe;
 use std::path::PathBuf;
 
 /// Why a report could not be made.
@@ -15,10 +17,12 @@ use std::path::PathBuf;
 pub enum ReportError {
     #[error(transparent)]
     Team(#[from] TeamError),
-    #[error("printing the table: {0}")]
+    #[error("printing the table: {}", describe(.0))]
     Print(#[from] std::io::Error),
-    #[error("writing {}: {reason}", .path.display())]
-    Write { path: PathBuf, reason: String },
+    #[error("writing {}: {error}", .path.display())]
+    Write { path: PathBuf, error: OutError },
+    #[error("drawing the plot: {0}")]
+    Draw(String),
 }
 
 /// What is known before the first measurement.

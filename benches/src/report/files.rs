@@ -1,19 +1,18 @@
 //! Where the files of a run go: one of each, or with `suite` one for each collective.
 
 use super::facts::{ReportError, Run};
+use crate::cli::PerfArgs;
+use crate::out::{self, OutError};
 use crate::target::Target;
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-/// The JSON of the collective that is being measured. With `suite`, `--json` names a directory, which is made.
-pub fn json(run: &Run<'_>) -> Result<Option<PathBuf>, ReportError> {
-    let Some(path) = &run.args.json else { return Ok(None) };
-    if run.args.target != Target::Suite {
-        return Ok(Some(path.clone()));
+/// The JSON of the collective that is being measured. With `suite`, `--json` names a folder.
+pub fn json(run: &Run<'_>) -> Option<PathBuf> {
+    let path = run.args.json.as_ref()?;
+    match run.args.target {
+        Target::Suite => Some(path.join(format!("{}.json", run.collective.name()))),
+        Target::One(_) => Some(path.clone()),
     }
-    let failed = |error: std::io::Error| ReportError::Write { path: path.clone(), reason: error.to_string() };
-    std::fs::create_dir_all(path).map_err(failed)?;
-    Ok(Some(path.join(format!("{}.json", run.collective.name()))))
 }
 
 /// The page of tables; with `suite` and `--json` it lies beside the figures unless another place is named.
@@ -35,8 +34,18 @@ pub fn plot(run: &Run<'_>) -> Option<PathBuf> {
     Some(path.with_file_name(format!("{stem}-{}.svg", run.collective.name())))
 }
 
-/// Whether the file can be written; one that is there keeps what it holds.
-pub fn try_write(path: &Path) -> Result<(), ReportError> {
-    let tried = OpenOptions::new().create(true).append(true).open(path);
-    tried.map(drop).map_err(|error| ReportError::Write { path: path.into(), reason: error.to_string() })
+/// Whether the files of a run can be written: an hour's measurements are not to end at one that cannot.
+pub fn probe(args: &PerfArgs) -> Result<(), ReportError> {
+    let probed = |path: &Option<PathBuf>, probe: fn(&Path) -> Result<(), OutError>| match path {
+        Some(path) => probe(path).map_err(|error| ReportError::Write { path: path.clone(), error }),
+        None => Ok(()),
+    };
+    probed(&args.json, if args.target == Target::Suite { out::probe_folder } else { out::probe })?;
+    probed(&args.markdown, out::probe)?;
+    probed(&args.plot, out::probe)
+}
+
+/// Writes one.
+pub fn write(path: &Path, text: &str) -> Result<(), ReportError> {
+    out::replace(path, text).map_err(|error| ReportError::Write { path: path.into(), error })
 }

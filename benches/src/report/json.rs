@@ -1,6 +1,7 @@
 //! Everything measured, for other programs. docs/measurements/README.md states the schema; its name changes when a field changes meaning.
 
 use super::facts::{EngineFacts, ReportError, Run};
+use super::files;
 use super::machine::Machine;
 use crate::bench::Verdict;
 use crate::beside::Beside;
@@ -92,28 +93,11 @@ pub fn write_beside(path: &Path, run: &Run<'_>, found: &[Beside]) -> Result<(), 
 }
 
 fn write_document<T: Serialize>(path: &Path, document: &Document<'_, T>) -> Result<(), ReportError> {
-    let failed = |reason: String| ReportError::Write { path: path.into(), reason };
-    let text = serde_json::to_string_pretty(document).map_err(|error| failed(error.to_string()))?;
-    replace(path, &(text + "\n")).map_err(|error| failed(error.to_string()))
-}
-
-/// Writes a file whole or not at all: a run that is killed, or a full disk, leaves what was there. What is no regular file is written to
-/// as it is.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // Through a link, so that it stays one.
-    let path = match path.canonicalize() {
-        Ok(path) if !path.is_file() => return std::fs::write(path, text),
-        Ok(path) => path,
-        Err(_) => path.to_owned(),
-    };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, &path));
-    if written.is_err() {
-        // Nothing can be done about another failure.
-        let _ = std::fs::remove_file(&draft);
-    }
-    written
+    let text = serde_json::to_string_pretty(document).map_err(|error| ReportError::Write {
+        path: path.into(),
+        error: std::io::Error::from(error).into(),
+    })?;
+    files::write(path, &(text + "\n"))
 }
 
 fn document<'a, T>(schema: &'static str, run: &'a Run<'_>, results: T) -> Document<'a, T> {
@@ -180,25 +164,5 @@ fn outcome(run: &Run<'_>, row: &Row, cell: &Cell) -> Outcome {
         busbw,
         verdict: measured.verdict,
         blocks: measured.blocks,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_replaced_whole_and_a_link_stays_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("a.json"), dir.path().join("link"));
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        std::fs::write(&file, "what was there").unwrap();
-        replace(&link, "new").unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
-        assert!(link.is_symlink());
-        replace(&dir.path().join("b.json"), "first").unwrap();
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
-        replace(Path::new("/dev/null"), "gone").unwrap();
-        assert!(replace(&dir.path().join("none/c.json"), "").is_err());
     }
 }

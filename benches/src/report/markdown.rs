@@ -2,6 +2,7 @@
 
 use super::compact;
 use super::facts::{ReportError, Run};
+use super::files;
 use crate::cli::{Backend, Timer};
 use crate::row::Row;
 use std::path::Path;
@@ -57,7 +58,6 @@ impl Page {
     }
 
     pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        std::fs::write(path, &self.text)
-            .map_err(|error| ReportError::Write { path: path.into(), reason: error.to_string() })
+        files::write(path, &self.text)
     }
 }

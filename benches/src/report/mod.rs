@@ -5,6 +5,7 @@
 
 pub mod machine;
 mod facts;
+mod files;
 mod table;
 mod compare;
 mod compact;
@@ -12,7 +13,6 @@ mod markdown;
 mod progress;
 mod json;
 mod plot;
-mod files;
 
 pub use facts::{EngineFacts, ReportError, StartCost};
 pub use table::microseconds;
@@ -62,9 +62,7 @@ impl<'a> Report<'a> {
         let records = team.exchange(&me.record())?;
         let shown = (team.rank() == 0).then(|| Shown { progress: Progress::new(), page: Page::new(&run) });
         if shown.is_some() {
-            // An hour's measurements are not to end at a file that cannot be written.
-            let files = [files::json(&run)?, files::plot(&run), files::markdown(&run)];
-            files.iter().flatten().try_for_each(|path| files::try_write(path))?;
+            files::probe(args)?;
             let all: Vec<Who> = records.iter().map(Who::of_record).collect();
             table::print_head(&mut std::io::stdout().lock(), &run, &all)?;
         }
@@ -116,7 +114,7 @@ impl<'a> Report<'a> {
             }
             Target::Suite => writeln!(out, "# {}", compact::foot(run, &rows))?,
         }
-        if let Some(path) = files::json(run)? {
+        if let Some(path) = files::json(run) {
             json::write(&path, run, &rows)?;
         }
         if let Some(path) = files::plot(run) {
@@ -132,7 +130,7 @@ impl<'a> Report<'a> {
     /// Writes what was found of a collective beside a computation, where a file is asked for.
     pub fn beside(&mut self, collective: Collective, found: &[Beside]) -> Result<(), ReportError> {
         self.run.collective = collective;
-        match files::json(&self.run)?.filter(|_| self.shown.is_some()) {
+        match files::json(&self.run).filter(|_| self.shown.is_some()) {
             Some(path) => json::write_beside(&path, &self.run, found),
             None => Ok(()),
         }

@@ -2,6 +2,7 @@
 //! axes logarithmic.
 
 use super::facts::{ReportError, Run};
+use super::files;
 use crate::row::Row;
 use oxccl_shared::abi::{DataType, RedOp};
 use plotters::coord::Shift;
@@ -25,11 +26,13 @@ struct Line {
 }
 
 pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
-    draw(path, run, rows).map_err(|error| ReportError::Write { path: path.into(), reason: error.to_string() })
+    let mut svg = String::new();
+    draw(&mut svg, run, rows).map_err(|error| ReportError::Draw(error.to_string()))?;
+    files::write(path, &svg)
 }
 
-fn draw(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+fn draw(svg: &mut String, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let title =
         format!("{}, {} ranks, {}", run.collective.name(), run.ranks, run.machine.device_or_processor());

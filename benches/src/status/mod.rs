@@ -13,6 +13,7 @@ pub use args::StatusArgs;
 
 use crate::complain::complain;
 use crate::say::{has_reader, say};
+use oxccl::os::describe;
 use oxccl::status::ask::{AskError, Process, Remote, processes};
 use oxccl::status::{FlightFile, ProcessReport};
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 enum StatusError {
-    #[error("printing: {0}")]
+    #[error("printing: {}", describe(.0))]
     Print(#[from] std::io::Error),
     #[error("writing the metrics: {0}")]
     Format(#[from] std::fmt::Error),
@@ -44,7 +45,7 @@ enum StatusError {
     NotThere(u32),
     #[error("there is no process {0}, or there is none any more")]
     Gone(u32),
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), describe(source))]
     File { path: PathBuf, source: std::io::Error },
     #[error("none of {0} processes answers")]
     Silent(usize),

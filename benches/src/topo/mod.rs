@@ -17,9 +17,11 @@ mod svg;
 pub use args::TopoArgs;
 
 use crate::complain::complain;
+use crate::out::{self, OutError};
 use crate::say::say;
 use machine::Machine;
 use oxccl::Config;
+use oxccl::os::describe;
 use oxccl::topology::detect::{self, NvmlError};
 use oxccl::topology::search::Graphs;
 use oxccl::topology::xml::{
@@ -34,10 +36,12 @@ use std::process::ExitCode;
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 enum TopoError {
-    #[error("printing: {0}")]
+    #[error("printing: {}", describe(.0))]
     Print(#[from] std::io::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
+    #[error("{}: {error}", path.display())]
+    Out { path: PathBuf, error: OutError },
     #[error("{}: {source}", path.display())]
     Xml { path: PathBuf, source: XmlError },
     #[error(transparent)]
@@ -79,7 +83,7 @@ impl Outputs {
             self.text += text;
             return Ok(());
         }
-        std::fs::write(path, text).map_err(|source| TopoError::File { path: path.to_owned(), source })?;
+        out::replace(path, text).map_err(|error| TopoError::Out { path: path.to_owned(), error })?;
         self.written += &format!("wrote {}\n", path.display());
         Ok(())
     }

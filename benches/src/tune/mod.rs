@@ -4,7 +4,6 @@
 //! Never: changes what a communicator does by itself: only who names the file in OXCCL_TUNE_FILE uses it.
 
 mod args;
-mod out;
 mod pick;
 mod found;
 mod sweep;
@@ -20,6 +19,7 @@ use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, 
 use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
 use crate::measure::{CpuBench, NoMemory};
+use crate::out::{self, OutError};
 use crate::report::machine::Machine;
 use crate::say::say;
 use crate::spawn::{self, Seat};
@@ -27,6 +27,7 @@ use crate::team::{LocalTeam, Team};
 use found::Found;
 use oxccl::Protocol;
 use oxccl::api::tune_file::{self, TuneError};
+use oxccl::os::describe;
 use oxccl::plan::offered;
 use oxccl::plan::tuning::{
     Architecture, Backend, Candidate, Explanation, TUNED, TuneFile, TuneHead, TuneSection,
@@ -59,7 +60,7 @@ pub enum TuneRunError {
     Memory(#[from] std::io::Error),
     #[error("starting the ranks: {0}")]
     Start(std::io::Error),
-    #[error("printing: {0}")]
+    #[error("printing: {}", describe(.0))]
     Print(std::io::Error),
     #[error(transparent)]
     Buffers(#[from] NoMemory),
@@ -74,7 +75,7 @@ pub enum TuneRunError {
     #[error("--out: {0}; give another file, or remove this one")]
     Old(TuneError),
     #[error("--out {}: {error}", .path.display())]
-    Write { path: PathBuf, error: std::io::Error },
+    Write { path: PathBuf, error: OutError },
     #[error("--channels: rings of ranks on processors have one; --backend cuda has more")]
     Channels,
 }

@@ -36,9 +36,14 @@ pub fn has_others_here(comm: &Comm) -> bool {
     COMMS.count(|other| other.clique == comm.clique && other.phase() == Phase::Ready) > 0
 }
 
-/// `ncclCommDestroy`. Null is nothing to destroy.
+/// Whether there is nothing to end: null, or a communicator of the process that forked this one, which stays as it is.
+fn is_nobodys(handle: Handle) -> bool {
+    handle == Handle::NULL || COMMS.maker(handle).is_some()
+}
+
+/// `ncclCommDestroy`.
 pub fn destroy(handle: Handle) -> Outcome<Code> {
-    if handle == Handle::NULL {
+    if is_nobodys(handle) {
         return Ok(Code::Success);
     }
     member(|| {
@@ -81,9 +86,9 @@ pub fn await_last() {
     }
 }
 
-/// `ncclCommAbort`. Null is nothing to abort.
+/// `ncclCommAbort`.
 pub fn abort(handle: Handle) -> Outcome {
-    if handle == Handle::NULL {
+    if is_nobodys(handle) {
         return Ok(());
     }
     let comm = COMMS.remove(handle, "comm")?;

@@ -78,9 +78,8 @@ pub fn signal(to: To, comm: Handle, stream: CUstream) -> Outcome {
 pub fn wait_signal(count: c_int, waits: In<WaitSignal>, comm: Handle, stream: CUstream) -> Outcome {
     member(|| {
         let comm = COMMS.get(comm, "comm")?;
-        let count = usize::try_from(count)
-            .map_err(|_| Failure::invalid_argument(format!("nDesc is {count}; at least 0 was expected")))?;
-        let mut checked = Vec::with_capacity(count.min(1024));
+        let count = check_count(&comm, count)?;
+        let mut checked = Vec::with_capacity(count);
         for WaitSignal { op_count, peer, signal, context } in waits.read_all(count, "signalDescs")? {
             let times = u32::try_from(op_count).map_err(|_| {
                 Failure::invalid_argument(format!("opCnt is {op_count}; at least 0 was expected"))
@@ -89,6 +88,18 @@ pub fn wait_signal(count: c_int, waits: In<WaitSignal>, comm: Handle, stream: CU
             checked.push((from.check(&comm)?, times));
         }
         submit_one_sided(OneSided { comm, stream, what: What::Wait(checked) })
+    })
+}
+
+/// How many signals are described. A false number is refused before that much memory is read.
+fn check_count(comm: &Comm, count: c_int) -> Outcome<usize> {
+    let (contexts, signals) = comm.settings.signals();
+    let (nranks, kinds) = (comm.seat()?.nranks, contexts * signals);
+    let all = u64::from(nranks) * u64::from(kinds);
+    usize::try_from(count).ok().filter(|count| *count as u64 <= all).ok_or_else(|| {
+        Failure::invalid_argument(format!(
+            "nDesc is {count}; 0 to {all} was expected: each of {nranks} ranks has {kinds} signals"
+        ))
     })
 }
 

@@ -3,6 +3,7 @@
 //! A handle is a number that is never given out twice, so that a freed, foreign or made-up one is found out and not followed.
 
 use crate::result::{Failure, Outcome};
+use oxccl::os::Origin;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -27,9 +28,18 @@ impl Handle {
 /// The live objects of one kind.
 pub struct Registry<T> {
     kind: &'static str,
-    live: OnceLock<RwLock<Live<T>>>,
+    first_process: OnceLock<Process<T>>,
     /// Numbers of kinds are apart.
     first: u64,
+}
+
+/// Those of one process. A forked child begins anew: what it inherits is its parent's, whose threads may hold the lock there for ever.
+struct Process<T> {
+    origin: Origin,
+    /// How many forks lie before it.
+    forks: u64,
+    live: RwLock<Live<T>>,
+    child: OnceLock<Box<Process<T>>>,
 }
 
 struct Live<T> {
@@ -37,18 +47,41 @@ struct Live<T> {
     objects: HashMap<u64, Arc<T>, Spread>,
 }
 
+/// Numbers of a process and its child are apart.
+const FORK_SHIFT: u32 = 48;
 /// Between handles. Programs that show them as addresses show aligned ones.
 const STEP: u64 = 16;
 
 impl<T> Registry<T> {
     /// `kind` is what messages call an object; `family` makes its handles different from those of other kinds.
     pub const fn new(kind: &'static str, family: u64) -> Registry<T> {
-        Registry { kind, live: OnceLock::new(), first: (0xcc1 << 32) + (family << 44) }
+        Registry { kind, first_process: OnceLock::new(), first: (0xcc1 << 32) + (family << 44) }
     }
 
     fn live(&self) -> &RwLock<Live<T>> {
-        let make = || RwLock::new(Live { next: self.first, objects: HashMap::with_hasher(Spread) });
-        self.live.get_or_init(make)
+        let make = |forks| {
+            let live =
+                Live { next: self.first + (forks << FORK_SHIFT), objects: HashMap::with_hasher(Spread) };
+            Process { origin: Origin::here(), forks, live: RwLock::new(live), child: OnceLock::new() }
+        };
+        let mut process = self.first_process.get_or_init(|| make(0));
+        while !process.origin.is_here() {
+            process = process.child.get_or_init(|| Box::new(make(process.forks + 1)));
+        }
+        &process.live
+    }
+
+    /// The process that made what a handle stands for, if it is one from which this was forked.
+    pub fn maker(&self, handle: Handle) -> Option<u32> {
+        let mut process = self.first_process.get();
+        while let Some(of) = process.filter(|of| !of.origin.is_here()) {
+            let first = self.first + (of.forks << FORK_SHIFT);
+            if (first..first + (1 << 32)).contains(&handle.number()) {
+                return Some(of.origin.process());
+            }
+            process = of.child.get().map(Box::as_ref);
+        }
+        None
     }
 
     /// Adds what `make` makes of its handle.
@@ -92,6 +125,13 @@ impl<T> Registry<T> {
             return Failure::null(name);
         }
         let (kind, number) = (self.kind, handle.number());
+        if let Some(maker) = self.maker(handle) {
+            let here = std::process::id();
+            return Failure::invalid_usage(format!(
+                "{name} ({number:#x}) is a {kind} that was created by process {maker}, and process {here} is its forked child: create \
+                 communicators after the fork, or call exec"
+            ));
+        }
         Failure::invalid_argument(format!(
             "{name} ({number:#x}) is no {kind} of this library: it was freed, or something else was passed"
         ))

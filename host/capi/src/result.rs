@@ -60,7 +60,9 @@ impl From<oxccl::cuda::CudaError> for Failure {
 
 fn code_of(error: &Error) -> Code {
     match error {
-        Error::Argument(ArgumentError::Busy { .. } | ArgumentError::GroupSize { .. }) => Code::InvalidUsage,
+        Error::Argument(
+            ArgumentError::Busy { .. } | ArgumentError::GroupSize { .. } | ArgumentError::Forked { .. },
+        ) => Code::InvalidUsage,
         Error::Argument(ArgumentError::GroupMemory { .. }) => Code::SystemError,
         Error::Argument(_) => Code::InvalidArgument,
         Error::Tuner(_) => Code::SystemError,

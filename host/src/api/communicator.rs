@@ -159,8 +159,12 @@ impl<M: Init> Comm<M> {
 
     /// Whether the rank is this process's, and not that of one that forked it.
     fn is_ours(&self) -> Result<(), ArgumentError> {
-        let rank = self.member.rank;
-        if self.cell().is_here() { Ok(()) } else { Err(ArgumentError::Forked { rank }) }
+        if self.cell().origin().is_here() { Ok(()) } else { Err(self.forked()) }
+    }
+
+    #[cold]
+    fn forked(&self) -> ArgumentError {
+        ArgumentError::forked(self.member.rank, self.cell().origin())
     }
 
     /// Whether its ranks can still agree on something.
@@ -194,6 +198,9 @@ impl<M: Init> Comm<M> {
 
     /// The ranks that are known to be gone, by number: their process or host has ended, or they have left.
     pub fn gone(&self) -> Vec<u32> {
+        if self.is_ours().is_err() {
+            return Vec::new();
+        }
         self.member.watch().bootstrap().gone().into_iter().map(|rank| rank.0).collect()
     }
 
@@ -261,7 +268,7 @@ impl<M: Init> Comm<M> {
         let rank = self.member.rank;
         match occupied {
             Occupied::Elsewhere => ArgumentError::OtherThread { rank },
-            Occupied::Forked => ArgumentError::Forked { rank },
+            Occupied::Forked => self.forked(),
             Occupied::InFlight | Occupied::Busy => ArgumentError::Busy { rank },
         }
     }
@@ -333,6 +340,11 @@ impl<M: Init> fmt::Debug for Comm<M> {
 impl<M: Init> Drop for Comm<M> {
     fn drop(&mut self) {
         let Some(mut cell) = self.cell.take() else { return };
+        if !cell.origin().is_here() {
+            // All of it is the parent's: threads, connections, files, and locks that its threads may have held at the fork.
+            std::mem::forget((cell, self.kept.take()));
+            return self.member.forget();
+        }
         if !M::settle(&cell, std::thread::panicking()) {
             // Its operations are in flight on another thread, where they end with this; their memory stays.
             self.member.handle.abort();

@@ -9,6 +9,7 @@ use crate::bootstrap::BootstrapError;
 use crate::connect::ConnectError;
 use crate::gpu::KernelError;
 use crate::launch::{Fault, Outstanding};
+use crate::os::Origin;
 use crate::plan::tuning::Impossible;
 use crate::tuner::TunerError;
 use oxccl_shared::abi::{DataType, Func, Rank};
@@ -203,11 +204,16 @@ pub enum ArgumentError {
     },
     /// The process that uses the communicator was forked by the one that made it.
     #[error(
-        "rank {rank} belongs to the process that made the communicator, which forked this one: a forked child may drop the communicator and nothing else; make another one here"
+        "rank {rank} was created by process {made_by}, and process {used_by} is its forked child, which may only drop it: create communicators \
+         after the fork, or call exec"
     )]
     Forked {
         /// The rank.
         rank: Rank,
+        /// The process that made the communicator.
+        made_by: u32,
+        /// The process that uses it.
+        used_by: u32,
     },
     /// Operations of the communicator are in flight on the thread that started them.
     #[error(
@@ -231,6 +237,14 @@ pub enum ArgumentError {
         /// The communicator's rank.
         rank: Rank,
     },
+}
+
+impl ArgumentError {
+    /// The use of a rank in a child of the process that made it.
+    #[cold]
+    pub(super) fn forked(rank: Rank, origin: &Origin) -> ArgumentError {
+        ArgumentError::Forked { rank, made_by: origin.process(), used_by: std::process::id() }
+    }
 }
 
 /// Why the blocks of an all-to-all-v, an all-gather-v or a reduce-scatter-v were refused.

@@ -1,9 +1,10 @@
 //! A communicator as other threads see it: its state, its error, its progress, and abort.
 
-use super::error::{Error, OperationError};
+use super::error::{ArgumentError, Error, OperationError};
 use super::stalls::Stalls;
 use crate::bootstrap::{Cancel, Watch};
 use crate::launch::{Fault, Health, Outstanding, Probe, Progress, Stall};
+use crate::os::Origin;
 use crate::status::Ticket;
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -13,7 +14,8 @@ use std::time::{Instant, SystemTime};
 /// What other threads may ask of a communicator, and abort.
 ///
 /// Any number of threads may have clones and use them at any time: while the communicator is being built, while another thread is in
-/// one of its operations, and after it has ended. A handle keeps nothing of the communicator alive but its state.
+/// one of its operations, and after it has ended. A handle keeps nothing of the communicator alive but its state. In a forked child it says
+/// that the communicator failed ([`ArgumentError::Forked`]), and stops nothing.
 #[derive(Clone)]
 pub struct CommHandle(Arc<Shared>);
 
@@ -32,6 +34,10 @@ pub enum CommState {
 }
 
 struct Shared {
+    /// A forked child has a copy, in which the locks may be held for ever.
+    origin: Origin,
+    /// The rank and the number of ranks when it began to join: later ones need the lock.
+    place_at_first: (Rank, u32),
     cancel: Cancel,
     stage: Mutex<Stage>,
     /// When it began to join.
@@ -103,7 +109,8 @@ impl CommHandle {
         let stage = Mutex::new(Stage::Joining { rank, nranks, is_aborted: false });
         let (cancel, ticket) = (Cancel::default(), Mutex::default());
         let (since, began) = (Instant::now(), SystemTime::now());
-        CommHandle(Arc::new(Shared { cancel, stage, since, began, world, ticket }))
+        let (origin, place_at_first) = (Origin::here(), (rank, nranks));
+        CommHandle(Arc::new(Shared { origin, place_at_first, cancel, stage, since, began, world, ticket }))
     }
 
     /// This rank; while a split is in progress, that of the parent.
@@ -118,6 +125,9 @@ impl CommHandle {
 
     /// Where the communicator is in its life. May be the first to find that it has failed.
     pub fn state(&self) -> CommState {
+        if !self.0.origin.is_here() {
+            return CommState::Failed;
+        }
         match &*self.stage() {
             Stage::Joining { is_aborted: false, .. } => return CommState::InProgress,
             Stage::Joining { .. } | Stage::Failed { .. } => return CommState::Failed,
@@ -132,6 +142,9 @@ impl CommHandle {
 
     /// The communicator's error, if it was not built or has stopped: the one that its operations return, available without one.
     pub fn async_error(&self) -> Option<Error> {
+        if let Some(error) = self.forked() {
+            return Some(error);
+        }
         // The lock is not held while the machine is asked: that may take a while, and others abort meanwhile.
         let joined = match &*self.stage() {
             Stage::Joining { rank, nranks, is_aborted } => {
@@ -157,6 +170,9 @@ impl CommHandle {
 
     /// How far the communicator has come.
     pub fn progress(&self) -> Progress {
+        if !self.0.origin.is_here() {
+            return Progress::default();
+        }
         let joined = match &*self.stage() {
             Stage::Joining { .. } | Stage::Failed { .. } => return Progress::default(),
             Stage::Ended { progress, .. } => return *progress,
@@ -168,6 +184,9 @@ impl CommHandle {
     /// The operation without progress that the ranks know of, and the rank at fault: what one of them has written to the log
     /// ([`Config::stall_warn`](super::Config::stall_warn)). `None` once it moves again.
     pub fn stall(&self) -> Option<Stall> {
+        if !self.0.origin.is_here() {
+            return None;
+        }
         match &*self.stage() {
             Stage::Joined(joined) => joined.stalls.stall(),
             _ => None,
@@ -177,6 +196,9 @@ impl CommHandle {
     /// Aborts the communicator: its waits on this rank end with [`Fault::Aborted`], also those of a rank that is still joining, and
     /// kernels that wait stop; the other ranks are told. Nothing happens to a communicator that has failed or ended.
     pub fn abort(&self) {
+        if !self.0.origin.is_here() {
+            return;
+        }
         let joined = {
             let mut stage = self.stage();
             match &mut *stage {
@@ -202,6 +224,9 @@ impl CommHandle {
     /// Stops this rank's operations and refuses later ones, as [`Self::abort`] does, and tells no other rank: those that call it too may
     /// still [shrink](super::Comm::start_shrink) and split the communicator. Nothing happens to one that is not ready.
     pub fn revoke(&self) {
+        if !self.0.origin.is_here() {
+            return;
+        }
         let joined = match &*self.stage() {
             Stage::Joined(joined) => joined.clone(),
             _ => return,
@@ -217,6 +242,12 @@ impl CommHandle {
             }
             _ => false,
         }
+    }
+
+    /// The error of a process that was forked by the one that made it.
+    fn forked(&self) -> Option<Error> {
+        let Shared { origin, place_at_first: (rank, _), .. } = &*self.0;
+        (!origin.is_here()).then(|| ArgumentError::forked(*rank, origin).into())
     }
 
     /// Ends the waits of joining.
@@ -337,6 +368,9 @@ impl CommHandle {
     }
 
     fn place(&self) -> (Rank, u32) {
+        if !self.0.origin.is_here() {
+            return self.0.place_at_first;
+        }
         match &*self.stage() {
             Stage::Joining { rank, nranks, .. }
             | Stage::Failed { rank, nranks, .. }

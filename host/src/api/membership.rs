@@ -24,7 +24,7 @@ pub(super) struct Membership {
     pub splits: Turns,
     /// How often each set of its ranks has gone on alone.
     pub shrinks: Shrinks,
-    /// The only lasting strong reference, so that dropping it can notify the others; `None` only while it is being dropped.
+    /// The only lasting strong reference, so that dropping it can notify the others; `None` only while it is being dropped, and in a forked child.
     watch: Option<Arc<Watch>>,
 }
 
@@ -44,6 +44,11 @@ impl Membership {
             shrinks: Shrinks::default(),
             watch: Some(watch),
         }
+    }
+
+    /// Leaves all as it is when this is dropped: it is another process's.
+    pub fn forget(&mut self) {
+        std::mem::forget(self.watch.take());
     }
 
     pub fn watch(&self) -> &Arc<Watch> {
@@ -66,9 +71,9 @@ impl Membership {
 impl Drop for Membership {
     /// Notifies the other ranks that this one leaves. A panicking thread aborts instead.
     fn drop(&mut self) {
+        let Some(mut shared) = self.watch.take() else { return };
         let collectives = self.unmet_collectives();
         self.handle.ended();
-        let Some(mut shared) = self.watch.take() else { return };
         collectives.into_iter().for_each(|collectives| shared.note(&Notice::Leaves(collectives).to_bytes()));
         // A handle or the monitor may be using it at this moment and will release it soon; a split in progress, when the ranks have met.
         let watch = loop {

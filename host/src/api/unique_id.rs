@@ -49,9 +49,9 @@ impl UniqueId {
         let mut config = Config::from_env()?.bootstrap;
         match UniqueId::create_by(&config) {
             // The threads and processes of a host without a network meet all the same.
-            Err(BootstrapError::NoInterface { .. }) if config.interfaces.is_none() => {
+            Err(none @ BootstrapError::NoInterface { .. }) if config.interfaces.is_none() => {
                 config.bind_addr = Some(Ipv4Addr::LOCALHOST.into());
-                Ok(UniqueId::create_by(&config)?)
+                Ok(UniqueId::create_by(&config).map_err(|_| none)?)
             }
             created => Ok(created?),
         }

@@ -13,7 +13,7 @@ use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::channel::Channel;
-use super::handshake::{Handshake, Hello};
+use super::handshake::{Handshake, HandshakeError, Hello};
 use super::secret::{Ephemeral, Secret};
 use super::sock;
 use crate::os::{NoDescriptor, descriptors_max, raise_limit};
@@ -44,6 +44,14 @@ pub(crate) struct Accepted {
     pub hello: Hello,
 }
 
+/// A rank that has the job's secret, and speaks another version of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Foreign {
+    pub rank: Rank,
+    pub addr: SocketAddr,
+    pub version: u16,
+}
+
 #[derive(Debug)]
 struct Pending {
     stream: TcpStream,
@@ -69,6 +77,8 @@ pub(crate) struct Acceptor {
     rests: u64,
     /// Since when every connection found no descriptor left, and the last time.
     starved: Option<(Instant, Instant, NoDescriptor)>,
+    /// The newest, until it is taken.
+    other_version: Option<Foreign>,
     /// Whether ranks may be leaving: one that searches for a new neighbour may then end while it connects here.
     ranks_leave: bool,
 }
@@ -88,6 +98,7 @@ impl Acceptor {
             refusals: 0,
             rests: 0,
             starved: None,
+            other_version: None,
             ranks_leave: false,
         }
     }
@@ -147,7 +158,9 @@ impl Acceptor {
         for (i, pending) in std::mem::take(&mut self.pending).into_iter().enumerate() {
             let is_ready = pending_ready.get(i).is_some_and(|flags| !flags.is_empty());
             if now >= pending.deadline {
-                self.refuse(pending.remote, &"it did not prove in time that it belongs to the job");
+                let other_version = pending.handshake.other_version();
+                let late: &dyn std::fmt::Display = &"it did not prove in time that it belongs to the job";
+                self.refuse(pending.remote, other_version.as_ref().map_or(late, |error| error));
             } else if is_ready {
                 self.advance(pending, accepted);
             } else {
@@ -251,7 +264,12 @@ impl Acceptor {
     }
 
     fn advance(&mut self, mut pending: Pending, accepted: &mut Vec<Accepted>) {
-        match sock::advance(&pending.stream, &mut pending.handshake) {
+        let advanced = sock::advance(&pending.stream, &mut pending.handshake);
+        // Who speaks another version may end when it hears so.
+        if let (Err(_), Some(error)) = (&advanced, pending.handshake.other_version()) {
+            return self.distrust(pending.remote, error);
+        }
+        match advanced {
             Ok(None) => self.pending.push(pending),
             Ok(Some(Ok(hello))) => {
                 let Pending { stream, remote, mut handshake, .. } = pending;
@@ -260,12 +278,24 @@ impl Acceptor {
                     Err(error) => self.refuse(remote, &error),
                 }
             }
-            Ok(Some(Err(error))) => self.refuse(pending.remote, &error),
+            Ok(Some(Err(error))) => self.distrust(pending.remote, error),
             Err(error) if self.ranks_leave && sock::is_end(&error) => {
                 tracing::debug!(remote = %pending.remote, %error, "a connection to the bootstrap ended in the handshake");
             }
             Err(error) => self.refuse(pending.remote, &error),
         }
+    }
+
+    fn distrust(&mut self, remote: SocketAddr, why: HandshakeError) {
+        if let HandshakeError::Version { theirs, proved: Some(rank) } = why {
+            self.other_version = Some(Foreign { rank, addr: remote, version: theirs });
+        }
+        self.refuse(remote, &why);
+    }
+
+    /// Takes a rank of the job that speaks another version, and was refused.
+    pub fn take_other_version(&mut self) -> Option<Foreign> {
+        self.other_version.take()
     }
 
     /// Connections refused so far.

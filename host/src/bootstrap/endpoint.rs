@@ -17,6 +17,7 @@ use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
+use super::iface;
 use super::incidents::Incidents;
 use super::join::{self, Assigned};
 use super::links::Links;
@@ -96,9 +97,10 @@ impl Bootstrap {
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
         let started =
             Shared::new(local_rank, local_nranks, *id.secret(), config.clone(), cancel).and_then(|shared| {
-                let listener = sock::listen(join::listen_ip(&root.stream, config)?, 0);
+                let ip = join::listen_ip(&root.stream, config)?;
+                let listener = sock::listen(ip, 0);
                 let listener =
-                    listener.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+                    listener.map_err(|error| iface::listening(ip, "listen for other ranks", &error))?;
                 let addr = listener.local_addr();
                 let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
                 let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);

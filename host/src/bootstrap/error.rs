@@ -153,6 +153,16 @@ pub enum Occupant {
     /// Whatever does not speak this protocol.
     #[error("another program, or another version of OxCCL, listens there")]
     OtherProgram,
+    /// A root of another version.
+    #[error(
+        "another job meets there, whose library speaks bootstrap version {theirs} where this one speaks {ours}"
+    )]
+    OtherVersion {
+        /// Its version.
+        theirs: u16,
+        /// This library's.
+        ours: u16,
+    },
     /// The root of an earlier communicator of this job, which did not end.
     #[error("an earlier communicator of this job still meets there")]
     EarlierRoot,
@@ -196,23 +206,36 @@ pub enum BootstrapError {
         nranks: u32,
     },
     /// Two ranks disagree on the number of ranks.
-    #[error("rank {rank} says that there are {nranks} ranks, but rank {expected_by} says {expected}")]
+    #[error(
+        "rank {rank}, {second}, says that there are {nranks} ranks, but rank {expected_by}, {first}, says {expected}: every process of a job \
+         needs the same number, and every job its own address (OXCCL_COMM_ID or NCCL_COMM_ID)"
+    )]
     WorldSizeMismatch {
         /// The rank with another number.
         rank: Rank,
         /// Its number.
         nranks: u32,
+        /// Its process.
+        second: Claimant,
         /// The first rank's number.
         expected: u32,
         /// The first rank that registered.
         expected_by: Rank,
+        /// Its process.
+        first: Claimant,
     },
     /// The other side speaks another version of the bootstrap protocol.
-    #[error("{addr} speaks bootstrap version {theirs}, this library speaks {ours}; use one OxCCL everywhere")]
+    #[error(
+        "{} speaks bootstrap version {theirs}, {} speaks {ours}: all processes of a job need the same OxCCL",
+        at(.rank, .addr),
+        if rank.is_some() { "the root" } else { "this library" }
+    )]
     VersionMismatch {
+        /// The rank that the root refused; `None`: the root of this rank.
+        rank: Option<Rank>,
         /// The other side's address.
         addr: SocketAddr,
-        /// This library's version.
+        /// This library's version, or the root's.
         ours: u16,
         /// The other side's version.
         theirs: u16,
@@ -341,10 +364,28 @@ pub enum BootstrapError {
         rank: Rank,
     },
     /// No network interface matches the configuration.
-    #[error("no network interface that is up has an address and fits {wanted}")]
+    #[error("no network interface that is up has an address and fits {wanted}: this host has {there}")]
     NoInterface {
         /// The configuration, as the user wrote it.
         wanted: String,
+        /// The interfaces with their addresses, and what to do if the loopback is down.
+        there: String,
+    },
+    /// This host has not the address that is to be listened at.
+    #[error("cannot listen at {ip}, which is no address of this host: it has {there}")]
+    NoAddress {
+        /// The address.
+        ip: IpAddr,
+        /// What it has, as above.
+        there: String,
+    },
+    /// The ranks of one host meet by its loopback, and that is down.
+    #[error("{addr} cannot be reached: this host has {there}")]
+    LoopbackDown {
+        /// The address.
+        addr: SocketAddr,
+        /// What it has, as above.
+        there: String,
     },
     /// The members of a child communicator are not distinct ranks of the parent, or the caller is none of them.
     #[error(
@@ -429,6 +470,10 @@ fn out_of_range(rank: Rank, nranks: u32) -> String {
             )
         }
     }
+}
+
+fn at(rank: &Option<Rank>, addr: &SocketAddr) -> String {
+    rank.map_or_else(|| format!("the root at {addr}"), |rank| format!("rank {rank} at {addr}"))
 }
 
 fn waiting_for(ranks: &RankList) -> String {

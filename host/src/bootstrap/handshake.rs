@@ -26,8 +26,8 @@ use super::secret::{Ephemeral, Secret};
 use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
-/// The version of the bootstrap protocol; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 3;
+/// The version of the bootstrap protocol, with all messages that travel by it until the ranks have met; both sides must speak the same.
+pub const PROTOCOL_VERSION: u16 = 4;
 /// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
 
@@ -73,8 +73,15 @@ pub struct Hello {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The other side speaks this other version.
-    #[error("it speaks version {0} of the bootstrap protocol")]
-    Version(u16),
+    #[error(
+        "it speaks version {theirs} of the bootstrap protocol, this library version {PROTOCOL_VERSION}: all processes of a job need the same OxCCL"
+    )]
+    Version {
+        /// Its version.
+        theirs: u16,
+        /// The rank that it says to be, if its HELLO shows that it has the job's secret.
+        proved: Option<Rank>,
+    },
     /// The other side is not authenticated.
     #[error(transparent)]
     Auth(#[from] AuthFailure),
@@ -83,6 +90,8 @@ pub enum HandshakeError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     AwaitHello,
+    /// The rest of a HELLO of this other version, which has been refused already.
+    AwaitOtherHello(u16),
     AwaitChallenge,
     AwaitProof,
     AwaitVerdict,
@@ -123,9 +132,21 @@ pub struct Handshake {
 impl Handshake {
     /// The connecting side. Its HELLO is ready in [`output`](Self::output).
     pub fn initiator(secret: Secret, hello: Hello, ephemeral: Ephemeral) -> Handshake {
-        let mut noise = noise::handshake(&secret, &prologue(prefix(STATUS_OK)), ephemeral, true);
+        Handshake::initiator_of(PROTOCOL_VERSION, secret, hello, ephemeral)
+    }
+
+    /// As one of this version says HELLO.
+    pub(super) fn initiator_of(
+        version: u16,
+        secret: Secret,
+        hello: Hello,
+        ephemeral: Ephemeral,
+    ) -> Handshake {
+        let mut said = prefix(STATUS_OK);
+        said[MAGIC.len()..VERSION_BYTES].copy_from_slice(&version.to_le_bytes());
+        let mut noise = noise::handshake(&secret, &prologue(said), ephemeral, true);
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..PREFIX_BYTES].copy_from_slice(&prefix(STATUS_OK));
+        bytes[..PREFIX_BYTES].copy_from_slice(&said);
         let written = noise.write_message(&hello.to_bytes(), &mut bytes[PREFIX_BYTES..]);
         assert_eq!(written.ok(), Some(HELLO_BYTES - PREFIX_BYTES), "a first message that fits its place");
         let mut this =
@@ -158,7 +179,7 @@ impl Handshake {
     /// connection's user.
     pub fn wanted_bytes(&self) -> usize {
         let whole = match self.state {
-            State::AwaitHello => HELLO_BYTES,
+            State::AwaitHello | State::AwaitOtherHello(_) => HELLO_BYTES,
             State::AwaitChallenge => CHALLENGE_BYTES,
             State::AwaitProof => PROOF_BYTES,
             State::AwaitVerdict => VERDICT_BYTES,
@@ -226,10 +247,12 @@ impl Handshake {
         }
         let version = u16::from_le_bytes([self.input[4], self.input[5]]);
         if self.input_len >= VERSION_BYTES && version != PROTOCOL_VERSION {
+            self.state = State::Failed(HandshakeError::Version { theirs: version, proved: None });
             if accepts {
                 self.say(&prefix(STATUS_VERSION));
+                // Whether it is of this job shows when its HELLO is complete.
+                self.state = State::AwaitOtherHello(version);
             }
-            self.state = State::Failed(HandshakeError::Version(version));
         } else if self.input_len >= PREFIX_BYTES {
             match (self.input[6], self.input[7]) {
                 // The prologue authenticates these two bytes of a HELLO.
@@ -246,6 +269,11 @@ impl Handshake {
         self.input_len = 0;
         let outcome = match self.state {
             State::AwaitHello => self.on_hello(&input),
+            State::AwaitOtherHello(theirs) => {
+                let proved = self.open_hello(&input).ok().map(|(_, hello)| hello.from);
+                self.state = State::Failed(HandshakeError::Version { theirs, proved });
+                return;
+            }
             State::AwaitChallenge => self.on_challenge(&input[PREFIX_BYTES..CHALLENGE_BYTES]),
             State::AwaitProof => self.on_proof(&input[..PROOF_BYTES]),
             State::AwaitVerdict => self.on_verdict(&input[..VERDICT_BYTES]),
@@ -262,7 +290,16 @@ impl Handshake {
         self.keys = Keys::Gone;
     }
 
-    fn on_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<State, AuthFailure> {
+    /// What is known of a side that speaks another version, if its HELLO is not complete.
+    pub fn other_version(&self) -> Option<HandshakeError> {
+        match self.state {
+            State::AwaitOtherHello(theirs) => Some(HandshakeError::Version { theirs, proved: None }),
+            _ => None,
+        }
+    }
+
+    /// Opens a HELLO of any version that has the form of this one's.
+    fn open_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<(HandshakeState, Hello), AuthFailure> {
         let Keys::Fresh(secret, ephemeral) = std::mem::replace(&mut self.keys, Keys::Gone) else {
             return Err(AuthFailure::NotOxccl);
         };
@@ -270,11 +307,19 @@ impl Handshake {
         let said = prologue([m, a, g, i, v, w, zero, also_zero]);
         let mut noise = noise::handshake(&secret, &said, ephemeral, false);
         let mut content = [0; CONTENT_BYTES];
-        if noise.read_message(&bytes[PREFIX_BYTES..], &mut content).is_err() {
-            self.say(&prefix(STATUS_SECRET));
-            return Err(AuthFailure::WrongSecret);
-        }
-        self.hello = Hello::from_bytes(&content).map_err(|Malformed| AuthFailure::NotOxccl)?;
+        noise.read_message(&bytes[PREFIX_BYTES..], &mut content).map_err(|_| AuthFailure::WrongSecret)?;
+        let hello = Hello::from_bytes(&content).map_err(|Malformed| AuthFailure::NotOxccl)?;
+        Ok((noise, hello))
+    }
+
+    fn on_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<State, AuthFailure> {
+        let opened = self.open_hello(bytes).inspect_err(|why| {
+            if *why == AuthFailure::WrongSecret {
+                self.say(&prefix(STATUS_SECRET));
+            }
+        });
+        let (mut noise, hello) = opened?;
+        self.hello = hello;
         let mut bytes = [0; CHALLENGE_BYTES];
         bytes[..PREFIX_BYTES].copy_from_slice(&prefix(STATUS_OK));
         // Fails for a public key of low order, which no rank of the job sends.

@@ -102,9 +102,46 @@ pub(crate) fn choose(
         .filter(|interface| is_admitted(interface, filter, ipv6))
         .min_by_key(|interface| (class(interface), interface.addr.is_ipv6()))
         .map(|interface| interface.addr)
-        .ok_or_else(|| BootstrapError::NoInterface {
-            wanted: filter.map_or_else(|| "the address family".to_owned(), |filter| format!("\"{filter}\"")),
-        })
+        .ok_or_else(|| BootstrapError::NoInterface { wanted: wanted(filter, ipv6), there: there(interfaces) })
+}
+
+/// What was asked for, as the variables that ask for it.
+fn wanted(filter: Option<&InterfaceFilter>, ipv6: Option<bool>) -> String {
+    let family = ipv6.map(|ipv6| format!("NCCL_SOCKET_FAMILY={}", if ipv6 { "AF_INET6" } else { "AF_INET" }));
+    let filter = filter.map(|filter| format!("NCCL_SOCKET_IFNAME=\"{filter}\""));
+    let asked: Vec<String> = family.into_iter().chain(filter).collect();
+    if asked.is_empty() { "any address family".to_owned() } else { asked.join(" and ") }
+}
+
+/// So many addresses are named.
+const NAMED_MAX: usize = 8;
+
+/// The addresses of this host, for an error; and what brings the loopback up, if it is down.
+fn there(interfaces: &[Interface]) -> String {
+    let named = interfaces.iter().take(NAMED_MAX).map(|one| format!("{} on {}", one.addr, one.name));
+    let mut text = named.collect::<Vec<String>>().join(", ");
+    match interfaces.len() {
+        0 => text.push_str("no address"),
+        all if all > NAMED_MAX => text += &format!(" and {} more", all - NAMED_MAX),
+        _ => {}
+    }
+    if !interfaces.iter().any(|one| one.addr.is_loopback()) {
+        text.push_str(", and its loopback is down (ip link set lo up)");
+    }
+    text
+}
+
+/// As [`there`], of this host now.
+pub(crate) fn here() -> String {
+    there(&list().unwrap_or_default())
+}
+
+/// The error of a listener at this address.
+pub(crate) fn listening(ip: IpAddr, what: &'static str, error: &std::io::Error) -> BootstrapError {
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => BootstrapError::NoAddress { ip, there: here() },
+        _ => BootstrapError::io(what, error),
+    }
 }
 
 /// The addresses of this host's interfaces that are up, without link-local IPv6: it needs a scope, and the scope
@@ -223,7 +260,33 @@ mod tests {
     fn the_error_repeats_what_was_asked_for() {
         let filter = InterfaceFilter::parse("^=eth0,ib0,docker0,lo");
         let error = choose(&host(), filter.as_ref(), None).expect_err("everything is excluded");
-        assert_eq!(error, BootstrapError::NoInterface { wanted: "\"^=eth0,ib0,docker0,lo\"".into() });
+        let wanted = "NCCL_SOCKET_IFNAME=\"^=eth0,ib0,docker0,lo\"".to_owned();
+        let there = "127.0.0.1 on lo, 172.17.0.1 on docker0, 2001:db8::5 on eth0, 10.0.0.5 on eth0, 10.1.0.5 on ib0, ::1 on lo".to_owned();
+        assert_eq!(error, BootstrapError::NoInterface { wanted, there });
+    }
+
+    #[test]
+    fn the_error_says_what_there_is_instead() {
+        let of = |name: &str, addr: &str| Interface {
+            name: name.into(),
+            addr: addr.parse().expect("a test address"),
+            net_bits: 64,
+        };
+        let only_v6 = [of("lo", "::1"), of("eth0", "fd77::5")];
+        let error = choose(&only_v6, None, Some(false)).expect_err("no IPv4").to_string();
+        assert!(
+            error.ends_with("fits NCCL_SOCKET_FAMILY=AF_INET: this host has ::1 on lo, fd77::5 on eth0"),
+            "{error}"
+        );
+        let error = choose(&only_v6[1..], None, Some(false)).expect_err("no IPv4").to_string();
+        assert!(error.ends_with("fd77::5 on eth0, and its loopback is down (ip link set lo up)"), "{error}");
+        let error = choose(&[], None, None).expect_err("nothing").to_string();
+        assert!(
+            error.ends_with("this host has no address, and its loopback is down (ip link set lo up)"),
+            "{error}"
+        );
+        let many: Vec<Interface> = (0..20).map(|_| of("lo", "::1")).collect();
+        assert!(there(&many).ends_with("::1 on lo and 12 more"), "{}", there(&many));
     }
 
     #[test]

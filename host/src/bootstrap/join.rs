@@ -59,6 +59,11 @@ pub(crate) fn reach_root(
             Err(DialError::Io(error)) if NoDescriptor::of(&error).is_some() => {
                 return Err(BootstrapError::io("connect to the root", &error).of_rank(me));
             }
+            Err(DialError::Io(error))
+                if error.raw_os_error() == Some(libc::ENETUNREACH) && addr.ip().is_loopback() =>
+            {
+                return Err(BootstrapError::LoopbackDown { addr, there: iface::here() });
+            }
             // The last attempt's timeout is less informative than the errors of the others.
             Err(DialError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(DialError::Io(error)) => errno = connect_errno(&error),
@@ -211,8 +216,8 @@ fn is_death(error: &io::Error, addr: SocketAddr) -> bool {
 
 fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
     match error {
-        HandshakeError::Version(theirs) => {
-            BootstrapError::VersionMismatch { addr, ours: PROTOCOL_VERSION, theirs }
+        HandshakeError::Version { theirs, .. } => {
+            BootstrapError::VersionMismatch { rank: None, addr, ours: PROTOCOL_VERSION, theirs }
         }
         HandshakeError::Auth(why) => BootstrapError::AuthFailed { addr, why },
     }

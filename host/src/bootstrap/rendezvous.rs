@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, Claimant, NRANKS_MAX};
+use super::handshake::PROTOCOL_VERSION;
 use super::rendezvous_wire::{Failure, Register, Reply};
 use super::side::far_parent;
 use crate::os::NoDescriptor;
@@ -80,8 +81,8 @@ pub struct Rendezvous {
     timeout: Duration,
     jobs: Jobs,
     first_at: Option<Instant>,
-    /// Number of ranks, and the rank that stated it.
-    expected: Option<(u32, Rank)>,
+    /// Number of ranks, the rank that stated it, and its process.
+    expected: Option<(u32, Rank, Claimant)>,
     entries: BTreeMap<Rank, Entry>,
     /// A rank 0 that would be the root itself, and came before this root's own.
     rival: Option<Entry>,
@@ -127,7 +128,10 @@ impl Rendezvous {
         match self.phase {
             Phase::Gathering { .. } => {}
             // Two jobs: both fail.
-            Phase::Failed { failure: failure @ Failure::Duplicate { .. }, .. } if wants_root => {
+            Phase::Failed {
+                failure: failure @ (Failure::Duplicate { .. } | Failure::WorldSize { .. }),
+                ..
+            } if wants_root => {
                 return self.answer_late(conn, failure);
             }
             _ if wants_root => return self.replies.push_back((conn, Reply::Leaving)),
@@ -147,11 +151,12 @@ impl Rendezvous {
         }
         let duplicate =
             |first: Entry| Failure::Duplicate { rank, first: first.claimant(), second: entry.claimant() };
-        let (expected, expected_by) = *self.expected.get_or_insert((nranks, rank));
+        let second = entry.claimant();
+        let (expected, expected_by, first_by) = *self.expected.get_or_insert((nranks, rank, second));
         let failure = if rank.0 >= nranks || nranks > NRANKS_MAX {
             Some(Failure::OutOfRange { rank, nranks })
         } else if nranks != expected && !wants_root {
-            Some(Failure::WorldSize { rank, nranks, expected, expected_by })
+            Some(Failure::WorldSize { rank, nranks, second, expected, expected_by, first: first_by })
         } else {
             first.map(duplicate)
         };
@@ -169,7 +174,7 @@ impl Rendezvous {
     }
 
     fn is_complete(&self) -> bool {
-        self.expected.is_some_and(|(nranks, _)| self.entries.len() as u64 == u64::from(nranks))
+        self.expected.is_some_and(|(nranks, ..)| self.entries.len() as u64 == u64::from(nranks))
     }
 
     /// How long it takes until the ranks that have come can be taken for those of one job.
@@ -187,7 +192,7 @@ impl Rendezvous {
 
     /// The number of ranks, once one has stated it.
     pub fn nranks(&self) -> Option<u32> {
-        self.expected.map(|(nranks, _)| nranks)
+        self.expected.map(|(nranks, ..)| nranks)
     }
 
     /// A connection ended before its answer: its process has died.
@@ -222,6 +227,13 @@ impl Rendezvous {
         }
     }
 
+    /// A rank that has the job's secret cannot come: it speaks another version.
+    pub fn other_version(&mut self, now: Instant, rank: Rank, addr: SocketAddr, theirs: u16) {
+        if matches!(self.phase, Phase::Gathering { .. }) {
+            self.fail(now, Failure::Version { rank, addr, theirs, ours: PROTOCOL_VERSION });
+        }
+    }
+
     /// Handles timeouts.
     pub fn tick(&mut self, now: Instant) {
         let dead = self.vanished.iter().find(|(_, until)| now >= **until).map(|(rank, _)| *rank);
@@ -233,7 +245,7 @@ impl Rendezvous {
         match self.phase {
             Phase::Gathering { until } if now >= until && self.is_complete() => self.assign(),
             Phase::Gathering { until } if now >= until => match (self.first_at, self.expected) {
-                (Some(first_at), Some((nranks, _))) => {
+                (Some(first_at), Some((nranks, ..))) => {
                     let ranks =
                         (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
                     self.fail(now, Failure::Missing { ranks, nranks, waited: now.duration_since(first_at) });
@@ -287,8 +299,8 @@ impl Rendezvous {
             (Some(first), _) => {
                 Failure::Duplicate { rank, first: first.claimant(), second: entry.claimant() }
             }
-            (None, Some((expected, expected_by))) if nranks != expected => {
-                Failure::WorldSize { rank, nranks, expected, expected_by }
+            (None, Some((expected, expected_by, first))) if nranks != expected => {
+                Failure::WorldSize { rank, nranks, second: entry.claimant(), expected, expected_by, first }
             }
             _ => Failure::OutOfRange { rank, nranks },
         };
@@ -307,12 +319,13 @@ impl Rendezvous {
     fn answer_late(&mut self, conn: ConnId, failure: Failure) {
         self.replies.push_back((conn, Reply::Failed(failure)));
         self.answered_after_failure += 1;
-        let Some((nranks, _)) = self.expected else { return };
+        let Some((nranks, ..)) = self.expected else { return };
         // A rank claimed twice has two processes to answer, two jobs have all of theirs. A missing or dead one may never come: the end of the
         // linger covers that.
         let surplus = match failure {
             Failure::Duplicate { rank, .. } if rank.0 == 0 || self.jobs == Jobs::Any => nranks,
             Failure::Duplicate { .. } => 1,
+            Failure::WorldSize { nranks: others, .. } if self.jobs == Jobs::Any => others,
             _ => 0,
         };
         if self.answered_after_failure >= nranks.saturating_add(surplus) {
@@ -330,8 +343,11 @@ impl From<Failure> for BootstrapError {
             Failure::Duplicate { rank, first, second } => {
                 BootstrapError::DuplicateRank { rank, first, second }
             }
-            Failure::WorldSize { rank, nranks, expected, expected_by } => {
-                BootstrapError::WorldSizeMismatch { rank, nranks, expected, expected_by }
+            Failure::WorldSize { rank, nranks, second, expected, expected_by, first } => {
+                BootstrapError::WorldSizeMismatch { rank, nranks, second, expected, expected_by, first }
+            }
+            Failure::Version { rank, addr, theirs, ours } => {
+                BootstrapError::VersionMismatch { rank: Some(rank), addr, ours, theirs }
             }
             Failure::OutOfRange { rank, nranks } => BootstrapError::RankOutOfRange { rank, nranks },
             Failure::Lost { rank } => BootstrapError::PeerLost { rank },

@@ -113,10 +113,25 @@ pub enum Failure {
         rank: Rank,
         /// Its number.
         nranks: u32,
+        /// Its process.
+        second: Claimant,
         /// The first rank's number.
         expected: u32,
         /// The first rank.
         expected_by: Rank,
+        /// Its process.
+        first: Claimant,
+    },
+    /// A rank that has the job's secret speaks another version of the bootstrap protocol.
+    Version {
+        /// The rank.
+        rank: Rank,
+        /// Its address.
+        addr: SocketAddr,
+        /// Its version.
+        theirs: u16,
+        /// The root's.
+        ours: u16,
     },
     /// A rank is not below the number of ranks, or the number is too large.
     OutOfRange {
@@ -157,7 +172,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -182,7 +197,15 @@ mod tests {
                 waited: Duration::from_millis(1500),
             }),
             Reply::Failed(Failure::Duplicate { rank, first: claimant(addr), second: claimant(v4) }),
-            Reply::Failed(Failure::WorldSize { rank, nranks: 1, expected: 2, expected_by: Rank(3) }),
+            Reply::Failed(Failure::WorldSize {
+                rank: Rank(u32::MAX),
+                nranks: u32::MAX,
+                second: claimant(addr),
+                expected: u32::MAX,
+                expected_by: Rank(u32::MAX),
+                first: claimant(addr),
+            }),
+            Reply::Failed(Failure::Version { rank: Rank(u32::MAX), addr, theirs: u16::MAX, ours: u16::MAX }),
             Reply::Failed(Failure::OutOfRange { rank, nranks: 7 }),
             Reply::Failed(Failure::Lost { rank }),
             Reply::Leaving,

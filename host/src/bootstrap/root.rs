@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
-use super::acceptor::{Accepted, Acceptor};
+use super::acceptor::{Accepted, Acceptor, Foreign};
 use super::channel::Channel;
 use super::config::BootstrapConfig;
 use super::error::BootstrapError;
@@ -60,7 +60,7 @@ fn listen_as_root(config: &BootstrapConfig) -> Result<TcpListener, BootstrapErro
         Some(ip) => ip,
         None => iface::choose(&iface::list()?, config.interfaces.as_ref(), config.prefer_ipv6)?,
     };
-    sock::listen(ip, 0).map_err(|error| BootstrapError::io("listen as root", &error))
+    sock::listen(ip, 0).map_err(|error| iface::listening(ip, "listen as root", &error))
 }
 
 /// Starts the thread of a root.
@@ -160,6 +160,10 @@ impl Service {
             self.acceptor.drive(now, &ready.accepting, &mut accepted);
             accepted.extend(self.helpers.as_ref().map(Helpers::take).unwrap_or_default());
             accepted.drain(..).for_each(|accepted| self.admit(now, accepted));
+            let others = self.helpers.as_ref().and_then(Helpers::other_version);
+            if let Some(Foreign { rank, addr, version }) = self.acceptor.take_other_version().or(others) {
+                self.rendezvous.other_version(now, rank, addr, version);
+            }
             if let (None, Some(nranks)) =
                 (&self.helpers, self.rendezvous.nranks().filter(|_| !self.has_sized_up))
             {
@@ -292,9 +296,12 @@ impl Service {
 /// would find no root, and wait for one in vain.
 fn held_for(reply: &Reply) -> Duration {
     match reply {
-        Reply::Failed(Failure::Duplicate { .. } | Failure::WorldSize { .. } | Failure::OutOfRange { .. }) => {
-            LATE_RANKS_COME_WITHIN
-        }
+        Reply::Failed(
+            Failure::Duplicate { .. }
+            | Failure::WorldSize { .. }
+            | Failure::OutOfRange { .. }
+            | Failure::Version { .. },
+        ) => LATE_RANKS_COME_WITHIN,
         _ => Duration::ZERO,
     }
 }

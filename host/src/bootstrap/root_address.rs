@@ -14,8 +14,9 @@ use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
 use super::error::{AuthFailure, BootstrapError, Occupant};
 use super::frame;
-use super::handshake::{Handshake, HandshakeError, Hello, Purpose, ROOT};
+use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
+use super::iface::listening;
 use super::rendezvous::{Jobs, LINGER};
 use super::rendezvous_wire::{Failure, KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::root;
@@ -52,7 +53,7 @@ pub(crate) fn start(
         match sock::listen(ip, addr.port()) {
             Ok(listener) => return root::spawn(listener, *id.secret(), config, jobs),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                return Err(BootstrapError::io("listen as root at the given address", &error));
+                return Err(listening(ip, "listen as root at the given address", &error));
             }
             Err(_) if deadline.left().is_none() => {
                 return Err(BootstrapError::RootAddrTaken { addr, occupant });
@@ -86,6 +87,9 @@ fn claim(
         },
         Err(DialError::Handshake(HandshakeError::Auth(AuthFailure::WrongSecret))) => {
             Ok(Some(Occupant::OtherJob))
+        }
+        Err(DialError::Handshake(HandshakeError::Version { theirs, .. })) => {
+            Ok(Some(Occupant::OtherVersion { theirs, ours: PROTOCOL_VERSION }))
         }
         Err(DialError::Handshake(_)) => Ok(Some(Occupant::OtherProgram)),
         Err(DialError::Io(_)) => Ok(None),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, eventfd};
 
-use super::acceptor::{Accepted, Acceptor};
+use super::acceptor::{Accepted, Acceptor, Foreign};
 use super::sock;
 
 /// Ranks that keep one thread busy for some 30 ms.
@@ -21,6 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What helpers have for the root's thread.
 struct Found {
     accepted: Mutex<Vec<Accepted>>,
+    other_version: Mutex<Option<Foreign>>,
     wake: OwnedFd,
 }
 
@@ -39,7 +40,7 @@ impl Helpers {
             return None;
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        let found = Arc::new(Found { accepted: Mutex::default(), wake });
+        let found = Arc::new(Found { accepted: Mutex::default(), other_version: Mutex::default(), wake });
         for _ in 0..count {
             let (acceptor, found) = (acceptor.helper().ok()?, Arc::downgrade(&found));
             let thread = std::thread::Builder::new().name("oxccl-root-help".into());
@@ -51,6 +52,11 @@ impl Helpers {
     /// Readable when [`Self::take`] has something.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.found.wake.as_fd()
+    }
+
+    /// Takes a rank of the job that speaks another version.
+    pub fn other_version(&self) -> Option<Foreign> {
+        self.found.other_version.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes the connections that have passed the handshake.
@@ -72,7 +78,11 @@ fn help(mut acceptor: Acceptor, found: &Weak<Found>) {
         let ready: Vec<_> = fds.iter().map(PollFd::revents).collect();
         let Some(found) = found.upgrade() else { return };
         acceptor.drive(Instant::now(), &ready, &mut accepted);
-        if !accepted.is_empty() {
+        let foreign = acceptor.take_other_version();
+        if foreign.is_some() {
+            *found.other_version.lock().unwrap_or_else(PoisonError::into_inner) = foreign;
+        }
+        if foreign.is_some() || !accepted.is_empty() {
             found.accepted.lock().unwrap_or_else(PoisonError::into_inner).append(&mut accepted);
             let _ = rustix::io::write(&found.wake, &1u64.to_ne_bytes());
         }

@@ -97,9 +97,9 @@ impl<M: Machine> EngineCell<M> {
         }
     }
 
-    /// Whether this process made it, and did not inherit it by a fork.
-    pub(crate) fn is_here(&self) -> bool {
-        self.origin.is_here()
+    /// The process that made it.
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     #[cold]

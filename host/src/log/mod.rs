@@ -1,4 +1,4 @@
-//! Layer: host / log, a leaf.
+//! Layer: host / log, above the operating system.
 //! Takes: `tracing` events of the library, and `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and `NCCL_DEBUG_FILE` as text.
 //! Gives: lines as NCCL writes them (`host:pid:tid [cudadev] NCCL INFO text`), to standard output or a file; [`install`].
 //! Never: writes without being asked to, or replaces the subscriber that a program has set.

@@ -2,6 +2,7 @@
 
 use super::line;
 use super::settings::{Level, LogSettings, Subsystems};
+use crate::os::write_within_limit;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -54,10 +55,10 @@ pub fn install(settings: &LogSettings, version: &str) -> bool {
 impl NcclLog {
     fn write(&self, line: &str) {
         // Who closed the file wants no log.
-        let _ = match &self.file {
+        let _ = write_within_limit(|| match &self.file {
             Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes()),
             None => std::io::stdout().lock().write_all(line.as_bytes()),
-        };
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! File descriptors, and advice when they run out.
 
+use super::file_limit;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -33,8 +34,9 @@ impl NoDescriptor {
 }
 
 /// An error of the operating system as text, with advice if there is any.
-pub(crate) fn describe(error: &io::Error) -> String {
-    NoDescriptor::of(error).map_or_else(|| error.to_string(), |none| none.to_string())
+pub fn describe(error: &io::Error) -> String {
+    let advice = NoDescriptor::of(error).map(|none| none.to_string()).or_else(|| file_limit::advice(error));
+    advice.unwrap_or_else(|| error.to_string())
 }
 
 /// This process's limit of descriptors.

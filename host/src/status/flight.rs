@@ -7,6 +7,7 @@ use super::report::{CommunicatorReport, RankReport};
 use super::{Records, Subject};
 use crate::launch::Recorded;
 use crate::log;
+use crate::os::{describe, write_within_limit};
 use oxccl_shared::abi::{DataType, Extent, Func};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,7 @@ pub(super) fn write_files(subjects: &[Arc<dyn Subject>], prefix: &str) {
         match write_whole(&path, record.to_string().as_bytes()) {
             Ok(()) => tracing::warn!("the flight record of rank {rank} is in {}", path.display()),
             Err(error) => {
+                let error = describe(&error);
                 tracing::warn!(%error, "the flight record of rank {rank} cannot be written to {}", path.display())
             }
         }
@@ -82,7 +84,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     name.push(format!(".{}.{:08x}", std::process::id(), getrandom::u32().unwrap_or_default()));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::open(Path::new(&name), flags, Mode::RUSR | Mode::WUSR)?;
-    let written = File::from(fd).write_all(bytes).and_then(|()| std::fs::rename(&name, path));
+    let written =
+        write_within_limit(|| File::from(fd).write_all(bytes)).and_then(|()| std::fs::rename(&name, path));
     if written.is_err() {
         let _ = std::fs::remove_file(&name);
     }

@@ -121,9 +121,11 @@ impl Program {
                 Ok(self.communicator()?.reduce(&send, &mut recv, ReduceOp::SUM, root)?)
             }
             "drop" => self.drop_communicator(),
-            // A child process drops the communicator that it inherited, and ends.
             // A child that uses what belongs to its parent is refused, whatever it calls, and the parent does not notice.
             "fork-use" => self.fork_use(),
+            // The same with an operation in flight, which a child does not advance.
+            "fork-in-flight" => self.fork_in_flight(),
+            // A child process drops the communicator that it inherited, and ends.
             "fork-drop" => in_fork(|| self.communicator = None, || Ok(())),
             // A child process and this one meet as ranks of a communicator of their own.
             "fork-join" => self.fork_join(),
@@ -264,19 +266,56 @@ impl Program {
     }
 
     fn fork_use(&mut self) -> StepResult {
+        let parent = format!("created by process {},", std::process::id());
         let misuse = || {
+            let begun = Instant::now();
             let comm = self.communicator.take().expect("it has joined");
             let is_refused = |result: Result<(), oxccl::Error>| {
                 let text = result.expect_err("it belongs to the parent").to_string();
-                assert!(text.contains("forked this one"), "{text}");
+                assert!(text.contains(&parent) && text.contains("after the fork"), "{text}");
             };
             is_refused(comm.barrier());
             is_refused(comm.all_reduce(&[1f32; 4], &mut [0f32; 4], oxccl::ReduceOp::SUM));
             is_refused(comm.split(Some(0), 0).map(drop));
             is_refused(comm.start_shrink(&[]).map(drop));
+            let handle = comm.handle();
+            comm.abort();
+            handle.abort();
+            handle.revoke();
+            is_refused(handle.async_error().map_or(Ok(()), Err));
+            assert_eq!((handle.state(), handle.rank()), (oxccl::CommState::Failed, self.rank));
             is_refused(comm.finalize());
+            assert!(begun.elapsed() < TIDY_WITHIN, "{:?}", begun.elapsed());
         };
         in_fork(misuse, || Ok(()))
+    }
+
+    fn fork_in_flight(&mut self) -> StepResult {
+        let comm = self.communicator.take().ok_or("there is no communicator")?;
+        // Those after the first come late, so that it waits for them while it forks.
+        std::thread::sleep(Duration::from_millis(200) * comm.rank().min(1));
+        let sum = vec![1f32; 70_001];
+        let request = comm.start(sum, |calls, sum| calls.all_reduce_in_place(sum, ReduceOp::SUM))?;
+        let child = || {
+            let text = request.test(&comm).expect_err("it belongs to the parent").to_string();
+            assert!(text.contains("after the fork"), "{text}");
+            let config = oxccl::Config::from_env().expect("a good environment");
+            let id = UniqueId::create_by(&config.bootstrap).expect("a root");
+            let rank = move |rank| {
+                let own = Communicator::init(&id, rank, 2).expect("a thread of the child each");
+                // The other waits for so long, and meanwhile advances all that this process has in flight.
+                std::thread::sleep(Duration::from_millis(400) * rank);
+                check(&own).expect("its own work");
+            };
+            let other = std::thread::spawn(move || rank(1));
+            rank(0);
+            other.join().expect("its own work");
+        };
+        in_fork(child, || Ok(()))?;
+        let sum = request.wait(&comm)?;
+        assert!(sum.iter().all(|sum| *sum == comm.size() as f32));
+        self.communicator = Some(comm);
+        Ok(())
     }
 
     fn fork_join(&self) -> StepResult {

@@ -74,6 +74,7 @@ suite() {
     name=$1
     shift
     nccl=${NCCL:-$(find_nccl)}
+    mkdir -p "$out/$name"
     step "$name" $((budget * 2 + 60)) "$here/oxccl" perf suite --backend cuda --engine oxccl \
         ${nccl:+--engine "nccl=$nccl"} -a 3 --rounds 5 --time-budget "$budget" --json "$out/$name" "$@"
 }

@@ -5,11 +5,14 @@
 #endif
 #include "nccl.h"
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -996,15 +999,79 @@ static void simulated_groups(void) {
   OK(ncclCommDestroy(comm));
 }
 
+/* Counts that are too many, or negative, are refused before that much memory is read or taken. */
+static void false_counts(void) {
+  float buffer[4] = {1, 2, 3, 4};
+  int excluded[1] = {0}, devices[1] = {0}, number = 0;
+  size_t at;
+  static const int wild[] = {-1, INT_MIN, INT_MAX, 1 << 28};
+  static const size_t long_[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4 + 1, (size_t)1 << 62};
+  ncclWaitSignalDesc_t wait = {1, 0, 0, 0};
+  ncclComm_t comm = alone(), other = NULL;
+  ncclUniqueId id;
+  void* pointer = NULL;
+  ncclWindow_t window = NULL;
+  static char __attribute__((aligned(4096))) page[4096];
+  struct rlimit little = {(rlim_t)4 << 30, (rlim_t)4 << 30};
+  OK(ncclGetUniqueId(&id));
+  /* Memory in which no such array fits: to take it anyway would end the program. */
+  CHECK(setrlimit(RLIMIT_AS, &little) == 0);
+  for (at = 0; at < sizeof wild / sizeof wild[0]; at++) {
+    int count = wild[at];
+    GIVES(ncclInvalidArgument, ncclWaitSignal(count, &wait, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclCommInitAll(&other, count, devices));
+    GIVES(ncclInvalidArgument, ncclCommShrink(comm, excluded, count, &other, NULL, NCCL_SHRINK_DEFAULT));
+    GIVES(ncclInvalidArgument, ncclCommInitRankScalable(&other, 1, 0, count, &id, NULL));
+    GIVES(ncclInvalidArgument, ncclCommInitRank(&other, 1, id, count));
+    CHECK(ncclCommInitRank(&other, count, id, -1) == ncclInvalidArgument && other == NULL);
+    if (count < 0) {
+      GIVES(ncclInvalidArgument, ncclCommInitRank(&other, count, id, 0));
+      GIVES(ncclInvalidArgument, ncclCommGrow(comm, count, NULL, -1, &other, NULL));
+    }
+  }
+  CHECK(ncclWaitSignal(1 << 20, NULL, comm, NULL) == ncclInvalidArgument && strstr(ncclGetLastError(NULL), "nDesc") != NULL);
+  OK(ncclWaitSignal(0, NULL, comm, NULL));
+  for (at = 0; at < sizeof long_ / sizeof long_[0]; at++) {
+    size_t count = long_[at];
+    GIVES(ncclInvalidArgument, ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclReduceScatter(buffer, buffer, count, ncclFloat32, ncclSum, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclAllGather(buffer, buffer, count, ncclFloat32, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclAlltoAll(buffer, buffer, count, ncclFloat32, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclBcast(buffer, count, ncclFloat32, 0, comm, NULL));
+    GIVES(ncclInvalidArgument, ncclSend(buffer, count, ncclFloat32, 0, comm, NULL));
+    CHECK(ncclMemAlloc(&pointer, count) != ncclSuccess && pointer == NULL);
+    CHECK(ncclCommWindowRegister(comm, page, SIZE_MAX - at, &window, NCCL_WIN_DEFAULT) == ncclInvalidArgument);
+  }
+  OK(ncclCommCount(comm, &number));
+  CHECK(number == 1);
+  OK(ncclCommDestroy(comm));
+}
+
 static void fork_(void) {
   float from[4] = {1, 2, 3, 4}, to[4] = {0};
   int status;
   ncclComm_t comm = alone();
   pid_t child = fork();
   if (child == 0) {
-    int version;
-    /* The rank is the parent's: a child may ask, and end. */
-    _exit(ncclGetVersion(&version) == ncclSuccess && ncclGetLastError(NULL) != NULL ? 0 : 1);
+    int version, rank;
+    char parent[64];
+    ncclComm_t other;
+    ncclResult_t state;
+    OK(ncclGetVersion(&version));
+    /* The rank is the parent's: whatever a child asks of it is refused. */
+    snprintf(parent, sizeof parent, "created by process %d,", (int)getppid());
+    GIVES(ncclInvalidUsage, ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
+    CHECK(strstr(ncclGetLastError(comm), parent) != NULL && strstr(ncclGetLastError(NULL), "forked child") != NULL);
+    GIVES(ncclInvalidUsage, ncclCommSplit(comm, 0, 0, &other, NULL));
+    GIVES(ncclInvalidUsage, ncclCommUserRank(comm, &rank));
+    GIVES(ncclInvalidUsage, ncclCommGetAsyncError(comm, &state));
+    GIVES(ncclInvalidUsage, ncclCommFinalize(comm));
+    GIVES(ncclInvalidUsage, ncclCommRevoke(comm, 0));
+    /* It may end, which changes nothing. */
+    OK(ncclCommDestroy(comm));
+    OK(ncclCommAbort(comm));
+    OK(ncclCommDestroy(comm));
+    exit(0);
   }
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   OK(ncclAllReduce(from, to, 4, ncclFloat32, ncclSum, comm, NULL));
@@ -1051,6 +1118,7 @@ int main(int count, char** arguments) {
       {"copy_engines_without_a_rank_that_ended", copy_engines_without_a_rank_that_ended},
       {"steps_of_a_group_keep_their_order", steps_of_a_group_keep_their_order},
       {"simulated_groups", simulated_groups},
+      {"false_counts", false_counts},
       {"fork", fork_},
       {"exit_without_destroy", exit_without_destroy},
   };

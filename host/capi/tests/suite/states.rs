@@ -56,6 +56,7 @@ cases! {
     copy_engines_without_a_rank_that_ended
     steps_of_a_group_keep_their_order
     simulated_groups
+    false_counts
     fork
     exit_without_destroy
 }

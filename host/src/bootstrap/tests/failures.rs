@@ -3,7 +3,7 @@
 use super::super::acceptor::Acceptor;
 use super::super::channel::Channel;
 use super::super::frame;
-use super::super::handshake::{Handshake, Hello, Purpose, ROOT};
+use super::super::handshake::{Handshake, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::super::rendezvous_wire::{KIND_REGISTER, Register};
 use super::super::secret::Ephemeral;
 use super::super::sock::{self, Deadline};
@@ -117,6 +117,62 @@ fn another_program_at_the_roots_address_is_recognised() {
     let error = join(&UniqueId::from_address(addr, b"seed"), 1, 2).err();
     assert_eq!(error, Some(BootstrapError::AuthFailed { addr, why: AuthFailure::NotOxccl }));
     drop(server.join());
+}
+
+/// Connects to the root with the HELLO of another version. Gives the first bytes of the answer, and the own address.
+fn greet_by_version(id: &UniqueId, secret: Secret, version: u16) -> ([u8; 6], SocketAddr) {
+    use std::io::{Read, Write};
+    let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
+    let ephemeral = Ephemeral::random().expect("random bytes");
+    let handshake = Handshake::initiator_of(version, secret, hello, ephemeral);
+    let mut stream = std::net::TcpStream::connect(id.root_addr()).expect("the root listens");
+    stream.write_all(handshake.output()).expect("written");
+    let mut answer = [0; 6];
+    stream.read_exact(&mut answer).expect("the root answers");
+    (answer, stream.local_addr().expect("an address"))
+}
+
+/// The others waited for it until the timeout, and it was in no error.
+#[test]
+fn a_rank_of_another_version_is_named_to_all_at_once() {
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
+    let waiting = std::thread::spawn(move || join(&id, 0, 3).err().expect("rank 1 cannot come"));
+    // Strangers that speak another version change nothing.
+    greet_by_version(&id, Secret::from_seed(b"another"), 9);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!waiting.is_finished());
+    let began = Instant::now();
+    let (answer, addr) = greet_by_version(&id, *id.secret(), 9);
+    assert_eq!(answer[..], [&b"OxBs"[..], &PROTOCOL_VERSION.to_le_bytes()].concat());
+    let late = join(&id, 2, 3).err().expect("rank 1 cannot come");
+    let rank = Some(Rank(1));
+    let named = BootstrapError::VersionMismatch { rank, addr, ours: PROTOCOL_VERSION, theirs: 9 };
+    assert_eq!((waiting.join().expect("no panic"), late), (named.clone(), named.clone()));
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    for part in [format!("rank 1 at {addr}"), "version 9".into(), format!("speaks {PROTOCOL_VERSION}:")] {
+        assert!(named.to_string().contains(&part), "{named}");
+    }
+}
+
+#[test]
+fn a_root_of_another_version_is_named_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    let server = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"OxBs\x09\0\x01\0").expect("written");
+        stream
+    });
+    let error = join(&UniqueId::from_address(addr, b"seed"), 1, 2).err().expect("refused");
+    drop(server.join());
+    let named = BootstrapError::VersionMismatch { rank: None, addr, ours: PROTOCOL_VERSION, theirs: 9 };
+    assert_eq!(error, named);
+    assert!(
+        named
+            .to_string()
+            .starts_with(&format!("the root at {addr} speaks bootstrap version 9, this library"))
+    );
 }
 
 /// Registers as rank 1 of `nranks` with a listener at `listens`.

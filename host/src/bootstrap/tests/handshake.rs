@@ -1,6 +1,10 @@
 //! The handshake without sockets: honest sides succeed, all others are refused.
 
+use super::super::frame::FRAME_VERSION;
+use super::super::rendezvous_wire::{Introduction, ListenerAddr, Register, Reply};
+use super::super::ring_wire::{BlockHead, Finished, MembershipEvent, Note, PartHead};
 use super::*;
+use crate::wire::Message;
 use proptest::prelude::*;
 
 const HELLO: Hello = Hello { purpose: Purpose::Stream(9), from: Rank(3), to: Rank(5), tag: 77 };
@@ -60,13 +64,39 @@ fn a_version_of_the_future_is_named_to_both() {
     let mut b = acceptor(b"s", Rank(5));
     let mut hello = initiator(b"s").output().to_vec();
     hello[4] = 9;
-    b.feed(&hello);
-    assert_eq!(b.outcome(), Some(Err(HandshakeError::Version(9))));
+    // It hears of it at once, and is believed to be of the job only if its HELLO as a whole shows it.
+    assert_eq!(b.feed(&hello[..6]), 6);
+    let unproved = HandshakeError::Version { theirs: 9, proved: None };
+    assert_eq!((b.outcome(), b.other_version()), (None, Some(unproved)));
+    b.feed(&hello[6..]);
+    assert_eq!(b.outcome(), Some(Err(unproved)));
     let mut a = initiator(b"s");
     let mut challenge = b.output().to_vec();
     challenge[4] = 7;
     a.feed(&challenge);
-    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version(7))));
+    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 7, proved: None })));
+}
+
+#[test]
+fn a_rank_of_another_version_shows_that_it_is_of_the_job() {
+    for (secret, proved) in [(b"s", Some(Rank(3))), (b"t", None)] {
+        let hello = Hello { purpose: Purpose::Register, from: Rank(3), to: ROOT, tag: 0 };
+        let ephemeral = Ephemeral::random().expect("random bytes");
+        let a = Handshake::initiator_of(9, Secret::from_seed(secret), hello, ephemeral);
+        let mut b = acceptor(b"s", ROOT);
+        b.feed(a.output());
+        assert_eq!(b.outcome(), Some(Err(HandshakeError::Version { theirs: 9, proved })));
+        assert_eq!(b.output()[..6], [&b"OxBs"[..], &PROTOCOL_VERSION.to_le_bytes()].concat());
+    }
+}
+
+/// Who changes one of these messages raises the version of the protocol, so that ranks of two versions hear it in their first bytes.
+#[test]
+fn a_version_of_the_protocol_is_one_of_its_messages() {
+    let meeting = [Register::VERSION, Reply::VERSION, ListenerAddr::VERSION, Introduction::VERSION];
+    let ring =
+        [MembershipEvent::VERSION, Finished::VERSION, PartHead::VERSION, BlockHead::VERSION, Note::VERSION];
+    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (4, 1, [2, 4, 1, 1], [1, 1, 1, 2, 1]));
 }
 
 #[test]

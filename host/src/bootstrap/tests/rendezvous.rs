@@ -56,8 +56,11 @@ impl Root {
     }
 }
 
+fn claimant(process: u32) -> Claimant {
+    Claimant { ip: addr(1).ip(), process }
+}
+
 fn twice(rank: u32, first: u32, second: u32) -> Failure {
-    let claimant = |process| Claimant { ip: addr(1).ip(), process };
     Failure::Duplicate { rank: Rank(rank), first: claimant(first), second: claimant(second) }
 }
 
@@ -123,7 +126,9 @@ fn disagreement_on_the_number_of_ranks_is_named() {
     let mut root = Root::new();
     root.register(0, 1, 3);
     root.register(1, 0, 4);
-    let failed = Failure::WorldSize { rank: Rank(0), nranks: 4, expected: 3, expected_by: Rank(1) };
+    let (first, second) = (claimant(1000), claimant(1001));
+    let failed =
+        Failure::WorldSize { rank: Rank(0), nranks: 4, second, expected: 3, expected_by: Rank(1), first };
     assert_eq!(root.replies(), [(0, Reply::Failed(failed)), (1, Reply::Failed(failed))]);
 }
 
@@ -256,7 +261,9 @@ fn who_comes_when_all_have_come_is_told_so() {
     root.register(3, 2, 3);
     root.register(4, 2, 2);
     let duplicate = twice(1, 1001, 1002);
-    let world = Failure::WorldSize { rank: Rank(2), nranks: 3, expected: 2, expected_by: Rank(0) };
+    let (first, second) = (claimant(1000), claimant(1003));
+    let world =
+        Failure::WorldSize { rank: Rank(2), nranks: 3, second, expected: 2, expected_by: Rank(0), first };
     let range = Failure::OutOfRange { rank: Rank(2), nranks: 2 };
     assert_eq!(
         root.replies(),

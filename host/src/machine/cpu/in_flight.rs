@@ -181,6 +181,11 @@ impl Flights<'_> {
 
 impl Advance for EngineCell<Cpu> {
     fn advance(&self) -> bool {
+        if !self.origin().is_here() {
+            // Its fiber holds it, and never runs here.
+            in_flight::leave(ptr::from_ref(self).cast());
+            return true;
+        }
         let flight = self.flight();
         if flight.is_inside.replace(true) {
             return true;
@@ -203,6 +208,9 @@ impl Advance for EngineCell<Cpu> {
     }
 
     fn give_up(&self) {
+        if !self.origin().is_here() {
+            return;
+        }
         let flight = self.flight();
         flight.health.fail(Fault::Aborted, None);
         while !flight.is_inside.get() && flight.fiber.borrow().is_some() {

@@ -64,7 +64,7 @@ pub enum FileError {
 
 impl From<std::io::Error> for FileError {
     fn from(error: std::io::Error) -> FileError {
-        FileError::Io(error.to_string())
+        FileError::Io(crate::os::describe(&error))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::error::SurveyError;
 use super::wanted::SurveyWanted;
+use crate::os::write_within_limit;
 use crate::topology::detect::Found;
 use crate::topology::xml::{read_graphs, read_text, write_graphs, write_topology};
 use crate::topology::{
@@ -105,7 +106,7 @@ impl Machine {
             return Ok(());
         };
         let write = |variable, dump: &Option<Dump>, text: &dyn Fn() -> String| match dump {
-            Some(dump) if dump.rank == rank => std::fs::write(&dump.path, text())
+            Some(dump) if dump.rank == rank => write_within_limit(|| std::fs::write(&dump.path, text()))
                 .map_err(|error| SurveyError::file(rank, variable, &dump.path, error.into())),
             _ => Ok(()),
         };

@@ -1,0 +1,125 @@
+//! Layer: out.
+//! Takes: where a file is to be, and its text.
+//! Gives: the file, whole: until the new one is complete the old one stays. What is no regular file is written to as it is.
+//! Never: makes a folder, or waits for the end of a run to find out that nothing can be written there.
+
+use oxccl::os::describe;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Why there is no such file.
+#[derive(Debug, thiserror::Error)]
+pub enum OutError {
+    #[error("there is no folder {}; make it first, or name another", .0.display())]
+    NoFolder(PathBuf),
+    #[error("{}", describe(.0))]
+    Io(#[from] io::Error),
+}
+
+/// Whether a file can be put there. One that is there keeps what it holds.
+pub fn probe(path: &Path) -> Result<(), OutError> {
+    if is_special(path) {
+        OpenOptions::new().append(true).open(path)?;
+        return Ok(());
+    }
+    let (_, beside) = open_beside(path)?;
+    Ok(std::fs::remove_file(beside)?)
+}
+
+/// Whether files can be put into a folder.
+pub fn probe_folder(folder: &Path) -> Result<(), OutError> {
+    probe(&folder.join("oxccl"))
+}
+
+/// Writes a file, replacing an older one at once.
+pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
+    if is_special(path) {
+        return Ok(std::fs::write(path, text)?);
+    }
+    let (mut file, beside) = open_beside(path)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let done = written.and_then(|()| std::fs::rename(&beside, target(path)));
+    if done.is_err() {
+        // Half a file is of no use; the error says what happened.
+        let _ = std::fs::remove_file(&beside);
+    }
+    Ok(done?)
+}
+
+/// A device, a pipe, a folder: nothing can take its place.
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// Where a link leads.
+fn target(path: &Path) -> PathBuf {
+    if let Ok(target) = path.canonicalize() {
+        return target;
+    }
+    // A link to what is not there yet.
+    match path.read_link() {
+        Ok(target) => path.parent().unwrap_or(Path::new("")).join(target),
+        Err(_) => path.to_owned(),
+    }
+}
+
+/// A new file in the same directory, and its name.
+fn open_beside(path: &Path) -> Result<(File, PathBuf), OutError> {
+    let target = target(path);
+    let name = target.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
+    let name = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(OutError::NoFolder(folder.to_owned()));
+    }
+    let beside = target.with_file_name(name);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+    Ok((file, beside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_else_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("a.toml"), directory.path().join("link.toml"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        probe(&link).unwrap();
+        assert_eq!(names(directory.path()), ["link.toml"]);
+        replace(&link, "one").unwrap();
+        probe(&file).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
+        replace(&link, "two").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "two");
+        assert!(link.is_symlink());
+        // A folder: no file can replace it.
+        let taken = directory.path().join("taken");
+        std::fs::create_dir_all(taken.join("inside")).unwrap();
+        assert!(probe(&taken).is_err() && replace(&taken, "three").is_err());
+        assert_eq!(names(directory.path()), ["a.toml", "link.toml", "taken"]);
+    }
+
+    #[test]
+    fn devices_are_written_to_and_folders_are_not_made() {
+        probe(Path::new("/dev/null")).unwrap();
+        replace(Path::new("/dev/null"), "gone").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let (missing, file) = (directory.path().join("none"), directory.path().join("none/c.json"));
+        for refused in [probe(&file), replace(&file, ""), probe_folder(&missing)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains(&format!("no folder {}; make it", missing.display())), "{said}");
+        }
+        probe_folder(directory.path()).unwrap();
+        assert!(names(directory.path()).is_empty());
+    }
+}

@@ -1,0 +1,63 @@
+//! Files and outputs that the tool cannot write: an error that names them, in time.
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+const OXCCL: &str = env!("CARGO_BIN_EXE_oxccl");
+
+/// Runs the tool with files of at most so many blocks of the shell's.
+fn limited(blocks: u32, arguments: &str, stdout: Stdio) -> (Output, String) {
+    let script = format!("ulimit -f {blocks}; exec \"$0\" {arguments}");
+    let output = Command::new("sh").args(["-c", &script, OXCCL]).stdout(stdout).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+/// They died by SIGXFSZ.
+#[test]
+fn a_limit_on_files_is_an_error_that_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rows enough for more than the limit, which is that of the shell's own blocks.
+    let sizes: Vec<String> = (1..48).map(|at| (at * 4).to_string()).collect();
+    let perf = format!("perf all-reduce --threads 2 -n 1 -w 0 --sizes {}", sizes.join(","));
+    for (arguments, name) in [
+        (format!("{perf} --json"), "a.json"),
+        (format!("{perf} --plot"), "a.svg"),
+        (format!("{perf} --markdown"), "a.md"),
+    ] {
+        let path = folder.path().join(name);
+        let (output, said) = limited(8, &format!("{arguments} {}", path.display()), Stdio::piped());
+        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+        for part in [name, "RLIMIT_FSIZE", "ulimit -f"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    // Neither half a file nor the draft of one.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let (output, said) = limited(0, "--help", File::create(folder.path().join("help")).unwrap().into());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard output") && said.contains("ulimit -f"), "{said}");
+}
+
+/// `--json` made folders, `--plot` and `--out` did not, and `--plot` said so at the end.
+#[test]
+fn a_folder_that_is_not_there_is_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = folder.path().join("none");
+    for arguments in [
+        "perf all-reduce --threads 2 --sizes 8 --json none/a.json",
+        "perf all-reduce --threads 2 --sizes 8 --markdown none/a.md",
+        "perf all-reduce --threads 2 --sizes 8 --plot none/a.svg",
+        "perf suite --threads 2 --sizes 8 --json none",
+        "tune --ranks 2 --sizes 8 --out none/a.toml",
+        "topo --xml=none/a.xml",
+    ] {
+        let mut command = Command::new(OXCCL);
+        let output = command.args(arguments.split(' ')).current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
+        assert!(said.contains("there is no folder none; make it first"), "{arguments}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(!none.exists(), "{arguments}");
+    }
+}
