@@ -209,7 +209,7 @@ proptest! {
 /// What the peer sends in return waits for as long as our second half takes.
 #[test]
 fn long_messages_go_in_halves_and_broadcasts_whole() {
-    for (len, slots) in [(0, 1), (HALVED - 1, 1), (HALVED, 2), ((8 << 10) - 1, 2)] {
+    for (len, slots) in [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2)] {
         let steps = on_both(|rank, send, recv| {
             let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
             exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);

@@ -12,9 +12,10 @@ const LINE_BYTES: usize = 64;
 const MIN_BYTES: usize = 2 * LINE_BYTES;
 /// From here on the processor's own prefetchers have understood, and memcpy need not read what it overwrites.
 const MAX_BYTES: usize = 32 << 10;
-/// From here on stores of whole lines are faster, by 7 to 10 % (docs/measurements/2026-11-26-cpu-messages.md). Below they are slower.
+/// From here on stores of whole lines are faster, by 5 to 10 % of a broadcast; one of 4 KiB is 5 to 9 % slower by them
+/// (docs/measurements/2026-11-26-cpu-messages.md).
 #[cfg(target_arch = "x86_64")]
-const WHOLE_LINES_MIN_BYTES: usize = 3 << 10;
+const WHOLE_LINES_MIN_BYTES: usize = 6 << 10;
 
 /// Whether a copy of so many bytes is faster so.
 #[inline(always)]
