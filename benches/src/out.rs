@@ -6,7 +6,9 @@
 use oxccl::os::describe;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Why there is no such file.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,21 @@ pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
         let _ = std::fs::remove_file(&beside);
     }
     Ok(done?)
+}
+
+/// The same for a file that only this user may read, in a folder where others may write too: no link is followed, one that is there is replaced.
+pub fn replace_private(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
+    let unique = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let beside = path.with_file_name(format!(".{}.{}.{unique}", name.to_string_lossy(), std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let done = written.and_then(|()| std::fs::rename(&beside, path));
+    if done.is_err() {
+        // As above.
+        let _ = std::fs::remove_file(&beside);
+    }
+    done
 }
 
 /// A device, a pipe, a folder: nothing can take its place.

@@ -12,6 +12,7 @@ mod table;
 pub use args::StatusArgs;
 
 use crate::complain::complain;
+use crate::out;
 use crate::say::{has_reader, say};
 use oxccl::os::describe;
 use oxccl::status::ask::{AskError, Process, Remote, processes};
@@ -175,7 +176,7 @@ fn dump(args: &StatusArgs, folder: &Path) -> Result<(), StatusError> {
                 false => format!("oxccl_flight_pid_{pid}_rank_{rank}"),
             };
             let path = folder.join(name);
-            let written = std::fs::write(&path, record.to_string());
+            let written = out::replace_private(&path, &record.to_string());
             written.map_err(|source| StatusError::File { path: path.clone(), source })?;
             say(&format!("{}\n", path.display()))?;
         }

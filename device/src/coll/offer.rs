@@ -91,10 +91,15 @@ unsafe fn receive<B: Block>(
     if found != expected || offer.len_bytes.load_relaxed() != work.len_bytes as u64 {
         return Err(block.refuse(on, expected, found));
     }
+    let output = work.buffer.wrapping_add(work.done_bytes);
     let (to, piece_bytes) = match work.received {
-        Received::Kept => (work.buffer.wrapping_add(work.done_bytes), PIECE_BYTES),
-        // A slot's worth, as slots would bring it. Nothing follows an offer before its answer, so the next slot is free until then.
-        Received::Reduced { .. } => (conn.slot_after(1), conn.layout().simple_slot_bytes as usize),
+        Received::Kept => (output, PIECE_BYTES),
+        // In place: nothing follows an offer before its answer, so the next slot is free until then.
+        Received::Reduced { own, .. } if own == work.buffer.cast_const() => {
+            (conn.slot_after(1), conn.layout().simple_slot_bytes as usize)
+        }
+        // Where the sum belongs: a slot's worth would be one more that the caches hold.
+        Received::Reduced { .. } => (output, conn.layout().simple_slot_bytes as usize),
     };
     let len = piece_bytes.min(work.len_bytes - work.done_bytes);
     let address = offer.address.load_relaxed() + work.done_bytes as u64;
@@ -128,7 +133,7 @@ unsafe fn receive<B: Block>(
 /// Reduces a piece that was read, if it is to be reduced.
 ///
 /// # Safety
-/// 1. As [`advance`]: the piece is the next one of the message, and lies in a slot of ours.
+/// 1. As [`advance`]: the piece is the next one of the message, and lies in a slot of ours or where its sum belongs.
 unsafe fn reduce<B: Block>(block: &B, work: &P2pWork, piece: *const u8, len_bytes: usize) {
     let Received::Reduced { own, place, .. } = work.received else { return };
     let [own, to] = [own, work.buffer.cast_const()].map(|base| base.wrapping_add(work.done_bytes));

@@ -2,9 +2,9 @@
 
 use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Block, Stop};
-use crate::prims::brief;
+use crate::prims::brief::{self, Brief};
 use core::ptr::copy;
-use oxccl_shared::abi::{Algorithm, Func, Rank, SlotHeader};
+use oxccl_shared::abi::{Algorithm, Func, Rank};
 use oxccl_shared::algo::mesh::{Keep, Others, Part, Sent};
 use oxccl_shared::algo::oneshot as schedule;
 
@@ -53,19 +53,20 @@ pub unsafe fn run<B: Block>(
 ) -> Result<(), Stop> {
     let [hop] = schedule::hops(work.func, work.rank, work.root);
     let (rank, peer, len) = (work.rank, Rank(1 - work.rank.0), work.len_bytes);
-    let header = SlotHeader { tag: work.tag, len_bytes: len as u32 };
+    let in_halves = hop.to != Others::None && hop.from != Others::None;
+    let message = Brief { tag: work.tag, len_bytes: len, in_halves };
     let at = |part, whose: Rank| if part == Part::Block { whose.index() * len } else { 0 };
     let Sent::Input(part) = hop.send else { return Ok(()) };
     if hop.to != Others::None {
         // SAFETY: obligations 1 and 2.
-        unsafe { brief::send(block, send, header, work.src.wrapping_add(at(part, peer)))? };
+        unsafe { brief::send(block, send, message, work.src.wrapping_add(at(part, peer)))? };
     }
     let own = work.src.wrapping_add(at(part, rank));
     match hop.keep {
         Keep::Reduced if hop.takes_own => {
             let dst = work.dst.wrapping_add(at(hop.dst, rank));
             // SAFETY: obligations 1 and 2. In place, what is overwritten has been sent.
-            unsafe { brief::reduce(block, recv, header, (own, dst), work.by_rank && rank < peer)? };
+            unsafe { brief::reduce(block, recv, message, (own, dst), work.by_rank && rank < peer)? };
         }
         Keep::Each if hop.takes_own => {
             // SAFETY: obligation 1; in place both are the same.
@@ -78,8 +79,8 @@ pub unsafe fn run<B: Block>(
         // SAFETY: obligations 1 and 2.
         unsafe {
             match hop.to {
-                Others::None => brief::recv_one_way(block, recv, header, dst)?,
-                _ => brief::recv(block, recv, header, dst)?,
+                Others::None => brief::recv_one_way(block, recv, message, dst)?,
+                _ => brief::recv(block, recv, message, dst)?,
             }
         }
     }

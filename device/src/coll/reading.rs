@@ -11,8 +11,8 @@ use super::send_recv;
 use super::work::{Offered, P2pWork, Received};
 use crate::conn::Conns;
 use crate::gpu::{Lines, Stop};
-use crate::prims::brief;
-use oxccl_shared::abi::{Func, Protocol, Rank, SlotHeader};
+use crate::prims::brief::{self, Brief};
+use oxccl_shared::abi::{Func, Protocol, Rank};
 
 /// A reduction of two ranks. Its operator changes neither inputs nor results.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +80,11 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, work: &PairReduction) -
 /// Whether both ranks say yes.
 fn both_agree<B: Lines>(block: &B, conns: Conns<'_>, work: &PairReduction, mine: bool) -> Result<bool, Stop> {
     let (mine, mut theirs) = (u8::from(mine), 0u8);
-    let header = SlotHeader { tag: work.tag, len_bytes: 1 };
+    let message = Brief { tag: work.tag, len_bytes: 1, in_halves: false };
     // SAFETY: blocks of processors are one thread; one byte is brief, and each has one.
     unsafe {
-        brief::send(block, &conns.send[work.send as usize], header, &raw const mine)?;
-        brief::recv(block, &conns.recv[work.recv as usize], header, &raw mut theirs)?;
+        brief::send(block, &conns.send[work.send as usize], message, &raw const mine)?;
+        brief::recv(block, &conns.recv[work.recv as usize], message, &raw mut theirs)?;
     }
     Ok(mine & theirs == 1)
 }

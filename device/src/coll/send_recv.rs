@@ -8,7 +8,7 @@ use crate::conn::Conns;
 use crate::gpu::End;
 use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
 #[cfg(feature = "cpu")]
-use crate::prims::brief;
+use crate::prims::brief::{self, Brief};
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
 use core::ops::Range;
 use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
@@ -24,8 +24,10 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
     #[cfg(feature = "cpu")]
     match works {
         [] => return Ok(()),
-        // SAFETY: obligations 1 and 2 are passed on.
-        [work] if is_brief(conns, work) => return unsafe { wait_brief(block, conns, work) },
+        [work] if work.done_bytes == 0 && is_brief(conns, work) => {
+            // SAFETY: obligations 1 and 2 are passed on.
+            return unsafe { wait_brief(block, conns, work) };
+        }
         _ => {}
     }
     let (mut polls, mut left) = (0u32, works.len());
@@ -51,7 +53,10 @@ fn unfinished_first(works: &mut [P2pWork]) -> usize {
     let mut left = 0;
     for index in 0..works.len() {
         if !works[index].finished {
-            works.swap(left, index);
+            // As long as none is finished, as in most groups after most slices, nothing moves.
+            if left != index {
+                works.swap(left, index);
+            }
             left += 1;
         }
     }
@@ -133,21 +138,21 @@ pub struct BriefExchange {
     pub send: u16,
     /// What it is to have.
     pub src: *const u8,
-    /// The tag and the length of that.
-    pub sent: SlotHeader,
+    /// That message.
+    pub sent: Brief,
     /// The connection from the other.
     pub recv: u16,
     /// Where what comes from it belongs.
     pub dst: *mut u8,
-    /// The tag and the length of that.
-    pub received: SlotHeader,
+    /// That message.
+    pub received: Brief,
 }
 
-/// Transfers both messages, if both are brief and go through one slot of Simple, and one can be sent at once. Otherwise nothing is done.
-/// Returns whether it did. The peers cannot tell.
+/// Transfers both messages, if both are brief and fit slots of Simple, and one can be sent at once. Otherwise nothing is done. Returns whether
+/// it did. The peers cannot tell.
 ///
 /// # Safety
-/// 1. `src` is readable and `dst` writable for the lengths in the headers, and they do not overlap.
+/// 1. `src` is readable and `dst` writable for the messages' lengths, and they do not overlap.
 /// 2. The indices name connections of `conns`, on which no other message is under way; the block is one thread.
 #[cfg(feature = "cpu")]
 #[inline(always)]
@@ -157,24 +162,24 @@ pub unsafe fn exchange_brief<B: Block>(
     work: &BriefExchange,
 ) -> Result<bool, Stop> {
     let (to, from) = (&conns.send[work.send as usize], &conns.recv[work.recv as usize]);
-    let (sent, received) = (work.sent.len_bytes as usize, work.received.len_bytes as usize);
+    let (sent, received) = (work.sent.len_bytes, work.received.len_bytes);
     let is_brief = |len, slot_bytes| brief::is_brief(len) && len <= slot_bytes as usize;
     if !is_brief(sent, to.layout().simple_slot_bytes)
         || !is_brief(received, from.layout().simple_slot_bytes)
         || to.offers(sent)
         || from.reads(received).is_some()
-        || !to.poll_credit(Protocol::Simple, true)
+        || !to.poll_credits(brief::SLOTS_MAX)
     {
         return Ok(false);
     }
-    // SAFETY: obligations 1 and 2; there is a credit.
-    unsafe { brief::fill(to, work.sent, work.src) };
+    // SAFETY: obligations 1 and 2; there are credits for all of it, so that we do not wait while the peer waits for us.
+    unsafe { brief::send(block, to, work.sent, work.src)? };
     // SAFETY: obligations 1 and 2.
     unsafe { brief::recv(block, from, work.received, work.dst)? };
     Ok(true)
 }
 
-/// Whether a message is brief and goes through one slot, of a connection of processors.
+/// Whether a message is brief and fits a slot, of a connection of processors.
 #[cfg(feature = "cpu")]
 #[inline(always)]
 fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
@@ -187,7 +192,14 @@ fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
         && !offer::is_offered(conns, work)
 }
 
-/// Moves a message, or returns what it waits for.
+/// A brief message. Most ranks that send also receive.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+fn brief_of(work: &P2pWork) -> Brief {
+    Brief { tag: work.tag, len_bytes: work.len_bytes, in_halves: true }
+}
+
+/// Moves a slot of a message, or returns what it waits for.
 ///
 /// # Safety
 /// 1. As [`run`], for this work; [`is_brief`].
@@ -198,46 +210,49 @@ unsafe fn advance_brief<B: Block>(
     conns: Conns<'_>,
     work: &mut P2pWork,
 ) -> Result<Option<Wait>, Stop> {
-    let (index, header) =
-        (work.conn as usize, SlotHeader { tag: work.tag, len_bytes: work.len_bytes as u32 });
+    let (index, message) = (work.conn as usize, brief_of(work));
+    let at = work.buffer.wrapping_add(work.done_bytes);
+    let header;
     if work.is_send {
         let conn = &conns.send[index];
         if !conn.poll_credit(Protocol::Simple, true) {
             return Ok(Some(conn.wait()));
         }
+        header = message.piece(conn.is_spread(), work.done_bytes);
         // SAFETY: obligation 1; blocks of processors are one thread; there is a credit.
-        unsafe { brief::fill(conn, header, work.buffer) };
+        unsafe { brief::fill(conn, header, at) };
     } else {
         let conn = &conns.recv[index];
         let Some(found) = conn.poll() else { return Ok(Some(conn.wait())) };
+        header = message.piece(conn.is_spread(), work.done_bytes);
         // SAFETY: as above; this is the next slot's header.
-        unsafe { brief::empty(block, conn, header, found, work.buffer)? };
+        unsafe { brief::empty(block, conn, header, found, at)? };
     }
-    (work.done_bytes, work.finished) = (work.len_bytes, true);
+    work.done_bytes += header.len_bytes as usize;
+    work.finished = work.done_bytes == work.len_bytes;
     Ok(None)
 }
 
-/// Moves a message when its connection allows it.
+/// Moves a message of which nothing has moved when its connection allows it.
 ///
 /// # Safety
 /// 1. As [`advance_brief`].
 #[cfg(feature = "cpu")]
 #[inline(always)]
 unsafe fn wait_brief<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork) -> Result<(), Stop> {
-    let (index, header) =
-        (work.conn as usize, SlotHeader { tag: work.tag, len_bytes: work.len_bytes as u32 });
+    let (index, message) = (work.conn as usize, brief_of(work));
     // SAFETY: obligation 1; blocks of processors are one thread.
     unsafe {
         match work.is_send {
-            true => brief::send(block, &conns.send[index], header, work.buffer)?,
-            false => brief::recv(block, &conns.recv[index], header, work.buffer)?,
+            true => brief::send(block, &conns.send[index], message, work.buffer)?,
+            false => brief::recv(block, &conns.recv[index], message, work.buffer)?,
         }
     }
     (work.done_bytes, work.finished) = (work.len_bytes, true);
     Ok(())
 }
 
-/// Moves a message at once, if it is brief and its connection allows it. Returns whether it did.
+/// Moves what can be moved of a message at once, if it is brief. Returns whether all of it was.
 ///
 /// # Safety
 /// 1. As [`run`], for this work, which comes behind no other on its connection.
@@ -248,7 +263,7 @@ pub unsafe fn at_once<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork)
         return Ok(false);
     }
     // SAFETY: obligation 1; as just asked.
-    unsafe { advance_brief(block, conns, work)? };
+    while !work.finished && unsafe { advance_brief(block, conns, work)? }.is_none() {}
     Ok(work.finished)
 }
 

@@ -142,6 +142,13 @@ impl RecvConn {
         self.spread.is_on().then(|| self.moved.get().next_line(words(&self.end)))
     }
 
+    /// As [`SendConn::is_spread`](super::SendConn::is_spread).
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn is_spread(&self) -> bool {
+        self.spread.is_on()
+    }
+
     /// First worker: advances to the next step.
     #[inline(always)]
     pub fn advance(&self) {

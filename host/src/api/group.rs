@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 /// All-to-all, gather and scatter consist of messages and count as those: between two ranks they are matched in the
 /// order in which each rank added them.
 pub struct Group<'env, M: Init = Cpu> {
-    scratch: Scratch,
+    scratch: Box<Scratch>,
     env: PhantomData<&'env mut Comm<M>>,
 }
 
@@ -36,7 +36,7 @@ pub type DeviceGroup<'env> = Group<'env, Cuda>;
 const MEMBERS_MAX: usize = 128;
 
 /// The calls of a group. The thread keeps it from one group to the next, so that a group allocates nothing once one
-/// of its size has run.
+/// of its size has run. It stays where it is.
 #[derive(Default)]
 struct Scratch {
     /// In the order in which they were added.
@@ -60,7 +60,7 @@ struct Calls {
 type Member<'a, M> = (&'a Comm<M>, RefMut<'a, Engine<M>>, &'a [RawCall], &'a [RawQueue]);
 
 thread_local! {
-    static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
 /// Calls `add` to collect calls, then runs them.

@@ -255,14 +255,22 @@ impl<'a, M: Machine> Run<'a, M> {
     /// # Safety
     /// 1. As [`Engine::run`].
     #[inline]
-    unsafe fn two_messages(&mut self, calls: [&RawCall; 2]) -> Result<(), RunError> {
-        let first = self.machine.health().recorder().next();
-        let messages = calls.map(|raw| (Message::of(raw), self.begin_message(raw)));
-        let _events = self.events.map(|_| calls.map(|raw| self.report(raw, &CallPlan::Messages)));
+    unsafe fn two_messages(&mut self, [first, second]: [&RawCall; 2]) -> Result<(), RunError> {
+        let messages = [
+            (Message::of(first), messages::tag(&first.call)),
+            (Message::of(second), messages::tag(&second.call)),
+        ];
+        let records = [self.history.outside(&first.call), self.history.outside(&second.call)];
+        let first_record = self.machine.health().recorder().begin(&records[0]);
+        self.machine.health().recorder().begin(&records[1]);
+        // The machine keeps the latest call alone.
+        self.machine.begins(&records[1]);
+        let report = |raw| self.report(raw, &CallPlan::Messages);
+        let _events = self.events.map(|_| [report(first), report(second)]);
         // SAFETY: obligation 1.
         unsafe { self.machine.messages(&messages, self.queue)? };
         if M::RETURNS_DONE {
-            self.machine.health().recorder().end(first);
+            self.machine.health().recorder().end(first_record);
         }
         Ok(())
     }

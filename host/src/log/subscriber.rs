@@ -4,7 +4,9 @@ use super::line;
 use super::settings::{Level, LogSettings, Subsystems};
 use crate::os::write_within_limit;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -28,7 +30,7 @@ pub fn install(settings: &LogSettings, version: &str) -> bool {
     }
     let host = line::host_name();
     let path = settings.path(&host, std::process::id());
-    let opened = path.as_ref().map(File::create).transpose();
+    let opened = path.as_ref().map(create).transpose();
     let (file, refused) = match opened {
         Ok(file) => (file, None),
         Err(error) => (None, Some(error)),
@@ -43,13 +45,24 @@ pub fn install(settings: &LogSettings, version: &str) -> bool {
     }
     if let Some(error) = refused {
         tracing::warn!(
-            "NCCL_DEBUG_FILE: {path:?} cannot be written, the log goes to standard output: {error}"
+            "NCCL_DEBUG_FILE: {} cannot be written, the log goes to standard output: {error}",
+            path.as_deref().map_or_else(String::new, |path| Path::new(path).display().to_string())
         );
     }
     for (name, value) in &settings.environment {
         tracing::info!(target: "oxccl::env", "{name} set by environment to {value}");
     }
     true
+}
+
+/// Creates or empties the file. A pipe that nobody reads is refused: opening it would wait for a reader.
+fn create(path: impl AsRef<Path>) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 impl NcclLog {

@@ -4,7 +4,7 @@ use super::error::{MemError, ShmProperty};
 use super::name::ShmName;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OxCCLshm");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Written once by the creator, before the bootstrap announces the file to any peer.
 #[repr(C)]

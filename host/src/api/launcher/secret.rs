@@ -220,10 +220,10 @@ fn host_key(shared: &Path, own: &[PathBuf]) -> Result<[u8; KEY_BYTES], KeyError>
     }
 }
 
-/// Directories in which nobody else can make a file, on most hosts.
-fn own_dirs() -> Vec<PathBuf> {
-    let runtime = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
-    [Some(runtime), std::env::home_dir()].into_iter().flatten().collect()
+/// Directories in which nobody else can make a file, on most hosts: that of the user's sessions, and root's.
+fn own_dirs() -> [PathBuf; 2] {
+    let sessions = format!("/run/user/{}", rustix::process::geteuid().as_raw());
+    [PathBuf::from(sessions), PathBuf::from("/run")]
 }
 
 fn is_own(dir: &Path) -> bool {

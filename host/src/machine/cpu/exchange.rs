@@ -5,7 +5,8 @@ use crate::launch::Message;
 use oxccl_device::coll::send_recv::{self, BriefExchange};
 use oxccl_device::gpu::Stop;
 use oxccl_device::gpu::cpu::CpuBlock;
-use oxccl_shared::abi::{DataType, Protocol, RedOp, SlotHeader};
+use oxccl_device::prims::brief::Brief;
+use oxccl_shared::abi::{DataType, Protocol, RedOp};
 use oxccl_shared::reduce;
 
 impl Cpu {
@@ -16,33 +17,25 @@ impl Cpu {
     /// 1. As [`Machine::messages`](crate::launch::Machine::messages).
     #[inline]
     pub(super) unsafe fn exchange(&mut self, messages: &[(Message, u32)]) -> Result<bool, Stop> {
-        let CpuParts { send_to, recv_from, mesh, wait, facts, .. } = &self.parts;
+        let CpuParts { send_to, recv_from, mesh, wait, .. } = &self.parts;
         let ((to, to_tag), (from, from_tag)) = match messages {
             [to, from] if to.0.is_send && !from.0.is_send => (to, from),
             [from, to] if to.0.is_send && !from.0.is_send => (to, from),
             _ => return Ok(false),
         };
-        let is_simple = |len_bytes| facts.message_protocol(len_bytes as u64) == Protocol::Simple;
         if !wait.drives().is_empty()
-            || !is_simple(to.len_bytes)
-            || !is_simple(from.len_bytes)
+            || self.message_protocol != Protocol::Simple
             || self.queue.running_that_joins().is_some()
         {
             return Ok(false);
         }
-        let header =
-            |tag, len_bytes: usize| u32::try_from(len_bytes).map(|len_bytes| SlotHeader { tag, len_bytes });
-        let (Ok(sent), Ok(received)) = (header(*to_tag, to.len_bytes), header(*from_tag, from.len_bytes))
-        else {
-            return Ok(false);
-        };
         let work = BriefExchange {
             send: send_to[to.peer.index()],
             src: to.buffer,
-            sent,
+            sent: Brief { tag: *to_tag, len_bytes: to.len_bytes, in_halves: true },
             recv: recv_from[from.peer.index()],
             dst: from.buffer,
-            received,
+            received: Brief { tag: *from_tag, len_bytes: from.len_bytes, in_halves: true },
         };
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let block = CpuBlock::new(wait, DataType::U8, &operator);

@@ -79,7 +79,8 @@ impl Cpu {
         let Message { is_send, peer, buffer, len_bytes } = *message;
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
         let conn = table[peer.index()];
-        let protocol = self.parts.facts.message_protocol(len_bytes as u64);
+        let protocol = self.message_protocol;
+        debug_assert_eq!(protocol, self.parts.facts.message_protocol(len_bytes as u64));
         let message = NetMessage { is_send, peer, len_bytes, protocol, tag };
         self.parts.wait.drives().each(|drive| drive.message(message));
         P2pWork {

@@ -9,7 +9,7 @@ use crate::tuner::Tuner;
 use core::ops::Range;
 use oxccl_device::coll::P2pWork;
 use oxccl_device::gpu::Stop;
-use oxccl_shared::abi::{Rank, Step};
+use oxccl_shared::abi::{Protocol, Rank, Step};
 use std::sync::Arc;
 
 /// The parts that `connect` and `transport` create at init.
@@ -41,6 +41,8 @@ pub struct CpuParts {
 /// A rank's kernels on the caller's thread.
 pub struct Cpu {
     pub(super) parts: CpuParts,
+    /// Of messages, whatever their length.
+    pub(super) message_protocol: Protocol,
     /// Messages of the current operation; its capacity is kept.
     pub(super) works: Vec<P2pWork>,
     /// By connection of the mesh: the first step of the next message.
@@ -83,6 +85,7 @@ impl Cpu {
         let messages = 4 * parts.facts.nranks as usize + 64;
         Cpu {
             recv_steps: Vec::with_capacity(parts.mesh.recv.len()),
+            message_protocol: parts.facts.message_protocol(0),
             parts,
             works: Vec::with_capacity(messages),
             queue: Arc::default(),

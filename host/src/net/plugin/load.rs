@@ -125,6 +125,10 @@ pub fn open(name: &str, default: &str, middle: &str) -> Result<Library, String> 
     }
     let mut failures = Vec::new();
     for file in files(name, default, middle) {
+        if waits_for_a_writer(&file) {
+            failures.push(format!("{file} is no file"));
+            continue;
+        }
         // SAFETY: the user asked to run this plugin's code in this process, its initialisers included.
         match unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok(library),
@@ -134,6 +138,11 @@ pub fn open(name: &str, default: &str, middle: &str) -> Result<Library, String> 
         }
     }
     Err(failures.join("; "))
+}
+
+/// Whether the loader would wait for what is behind a path: it opens pipes, whoever writes there, and waits without end.
+fn waits_for_a_writer(file: &str) -> bool {
+    file.contains('/') && std::fs::metadata(file).is_ok_and(|meta| !meta.is_file())
 }
 
 /// The files that a name may mean, in the order of trial.
@@ -148,6 +157,16 @@ fn files(name: &str, default: &str, middle: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_no_plugin() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("plugin.so");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+            .unwrap();
+        let why = open(pipe.to_str().unwrap(), DEFAULT, "libnccl-net-").unwrap_err();
+        assert!(why.contains("is no file"), "{why}");
+    }
 
     #[test]
     fn names_are_read_as_nccl_reads_them() {

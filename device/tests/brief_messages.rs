@@ -1,0 +1,258 @@
+//! Brief messages between two threads: those that go in halves arrive whole, whichever way either end takes, and nobody waits for a credit
+//! that only its own receiving would free.
+
+use oxccl_device::coll::pair::{self, PairWork};
+use oxccl_device::coll::send_recv::{self, BriefExchange};
+use oxccl_device::coll::{Offered, P2pWork, Received};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_device::prims::brief::Brief;
+use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::reduce;
+use proptest::prelude::*;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Barrier;
+
+const LAYOUT: ConnLayout =
+    ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
+/// Shortest message in two slots.
+const HALVED: usize = 2 << 10;
+
+/// Waits for ever.
+struct Patience;
+
+impl Waiter for Patience {
+    fn spins(&self) -> u32 {
+        4
+    }
+
+    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    fn refuse(&self, _: Wait, _: SlotHeader, _: SlotHeader) -> Stop {
+        Stop
+    }
+}
+
+/// The memory of two connections, one each way.
+struct Memory([*mut u8; 2]);
+
+impl Memory {
+    const LAYOUT: Layout = match Layout::from_size_align(LAYOUT.total_bytes(), 128) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a valid layout"),
+    };
+
+    fn new() -> Memory {
+        // SAFETY: the layout has bytes.
+        Memory([0, 1].map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }))
+    }
+
+    /// Each rank's ends.
+    fn ranks(&self) -> [(SendConn, RecvConn); 2] {
+        [0, 1].map(|rank: usize| {
+            let peer = Rank(1 - rank as u32);
+            // SAFETY: zeroed and aligned until both are gone; the only producer.
+            let send = unsafe { SendConn::new(peer, self.0[rank], LAYOUT) };
+            // SAFETY: as above; the only consumer.
+            let recv = unsafe { RecvConn::new(peer, self.0[1 - rank], LAYOUT) };
+            send.spread();
+            recv.spread();
+            (send, recv)
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the ends are gone.
+        self.0.iter().for_each(|base| unsafe { dealloc(*base, Self::LAYOUT) });
+    }
+}
+
+/// Runs `body` on both ranks, a thread each.
+fn on_both<R: Send>(body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
+    let memory = Memory::new();
+    let [first, second] = memory.ranks();
+    std::thread::scope(|scope| {
+        let body = &body;
+        let other = scope.spawn(move || body(1, &second.0, &second.1));
+        [body(0, &first.0, &first.1), other.join().unwrap()]
+    })
+}
+
+/// Runs `body` with a block of this thread.
+fn with_block<R>(body: impl FnOnce(&CpuBlock<'_, Patience>) -> R) -> R {
+    let operator = reduce::resolve(RedOp::Sum, DataType::U8, 2, 0);
+    body(&CpuBlock::new(&Patience, DataType::U8, &operator))
+}
+
+fn content(rank: u32, message: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + message * 31 + rank as usize * 101) as u8).collect()
+}
+
+fn work(is_send: bool, tag: u32, buffer: &mut [u8]) -> P2pWork {
+    P2pWork {
+        conn: 0,
+        is_send,
+        protocol: Protocol::Simple,
+        buffer: buffer.as_mut_ptr(),
+        len_bytes: buffer.len(),
+        done_bytes: 0,
+        tag,
+        finished: false,
+        offered: Offered::NotYet,
+        received: Received::Kept,
+    }
+}
+
+/// How a rank carries out an exchange.
+#[derive(Clone, Copy, Debug)]
+enum Path {
+    /// If it can be, at once.
+    AtOnce,
+    /// As a list of messages, the receive first or the send.
+    Listed { recv_first: bool },
+}
+
+/// Exchanges one message with the other rank.
+fn exchange(
+    path: Path,
+    (send, recv): (&SendConn, &RecvConn),
+    tag: u32,
+    sent: &mut [u8],
+    received: &mut [u8],
+) {
+    let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
+    with_block(|block| {
+        let message = |len_bytes| Brief { tag, len_bytes, in_halves: true };
+        let brief = BriefExchange {
+            send: 0,
+            src: sent.as_ptr(),
+            sent: message(sent.len()),
+            recv: 0,
+            dst: received.as_mut_ptr(),
+            received: message(received.len()),
+        };
+        // SAFETY: the buffers have these lengths; connection 0 is there, and nothing else under way.
+        if matches!(path, Path::AtOnce) && unsafe { send_recv::exchange_brief(block, conns, &brief) }.unwrap()
+        {
+            return;
+        }
+        let mut works = [work(true, tag, sent), work(false, tag, received)];
+        if matches!(path, Path::Listed { recv_first: true }) {
+            works.reverse();
+        }
+        // SAFETY: as above.
+        unsafe { send_recv::run(block, conns, &mut works) }.unwrap();
+    });
+}
+
+fn paths() -> impl Strategy<Value = Path> {
+    prop_oneof![
+        Just(Path::AtOnce),
+        Just(Path::Listed { recv_first: true }),
+        Just(Path::Listed { recv_first: false })
+    ]
+}
+
+fn lens() -> impl Strategy<Value = usize> {
+    prop_oneof![0..300usize, HALVED - 2..HALVED + 130, 4000..4200usize, 8000..8300usize, 16_383..=16_384usize]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
+
+    #[test]
+    fn messages_arrive_whichever_way_either_rank_takes(
+        messages in prop::collection::vec((lens(), lens(), paths(), paths()), 1..30),
+    ) {
+        let received = on_both(|rank, send, recv| {
+            let each = messages.iter().enumerate().map(|(at, (of_0, of_1, by_0, by_1))| {
+                let (own, theirs, path) = if rank == 0 { (*of_0, *of_1, *by_0) } else { (*of_1, *of_0, *by_1) };
+                let (mut sent, mut received) = (content(rank, at, own), vec![0; theirs]);
+                exchange(path, (send, recv), 7, &mut sent, &mut received);
+                received
+            });
+            each.collect::<Vec<_>>()
+        });
+        for (at, (of_0, of_1, ..)) in messages.iter().enumerate() {
+            prop_assert_eq!(&received[0][at], &content(1, at, *of_1));
+            prop_assert_eq!(&received[1][at], &content(0, at, *of_0));
+        }
+    }
+
+    #[test]
+    fn collectives_are_those_of_whole_messages(len in lens(), in_place in any::<bool>(), by_rank in any::<bool>()) {
+        prop_assume!(len < 8 << 10);
+        let results = on_both(|rank, send, recv| {
+            let (input, mut output) = (content(rank, 0, len), vec![0; len]);
+            if in_place {
+                output.copy_from_slice(&input);
+            }
+            let src = if in_place { output.as_ptr() } else { input.as_ptr() };
+            let (dst, rank) = (output.as_mut_ptr(), Rank(rank));
+            let func = Func::AllReduce;
+            let work = PairWork { func, src, dst, len_bytes: len, rank, root: Rank(0), tag: 9, by_rank };
+            // SAFETY: both buffers have that length; a sum without scaling, on one thread.
+            with_block(|block| unsafe { pair::run(block, (send, recv), &work) }).unwrap();
+            output
+        });
+        let sum = content(0, 0, len).iter().zip(content(1, 0, len)).map(|(a, b)| a.wrapping_add(b)).collect();
+        prop_assert_eq!(results, [&sum, &sum].map(Vec::clone));
+    }
+}
+
+/// What the peer sends in return waits for as long as our second half takes.
+#[test]
+fn long_messages_go_in_halves_and_broadcasts_whole() {
+    for (len, slots) in [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2)] {
+        let steps = on_both(|rank, send, recv| {
+            let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
+            exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);
+            let exchanged = (send.step().0, recv.step().0);
+            let (src, dst, rank, root) = (sent.as_ptr(), received.as_mut_ptr(), Rank(rank), Rank(0));
+            let func = Func::Broadcast;
+            let work = PairWork { func, src, dst, len_bytes: len, rank, root, tag: 9, by_rank: true };
+            // SAFETY: both buffers have that length; on one thread.
+            with_block(|block| unsafe { pair::run(block, (send, recv), &work) }).unwrap();
+            (exchanged, send.step().0 + recv.step().0)
+        });
+        assert_eq!(steps, [((slots, slots), 2 * slots + 1); 2], "{len} bytes");
+    }
+}
+
+/// Both ranks have one free slot. If either filled it with its first half, and waited for another before it receives, neither would
+/// ever receive.
+#[test]
+fn nobody_waits_for_a_credit_before_it_receives() {
+    let (met, len) = (Barrier::new(2), 4 << 10);
+    let received = on_both(|rank, send, recv| {
+        let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
+        let mut small = [[rank as u8; 8]; 7];
+        for buffer in &mut small {
+            // SAFETY: the buffer outlives it; connection 0 is there.
+            with_block(|block| unsafe { send_recv::run(block, conns, &mut [work(true, 1, buffer)]) })
+                .unwrap();
+        }
+        met.wait();
+        let message = Brief { tag: 2, len_bytes: len, in_halves: true };
+        let (mut sent, mut got) = (content(rank, 0, len), vec![0; len]);
+        let (src, dst) = (sent.as_ptr(), got.as_mut_ptr());
+        let brief = BriefExchange { send: 0, src, sent: message, recv: 0, dst, received: message };
+        // SAFETY: as above, and nothing else would be under way if it began.
+        let began = with_block(|block| unsafe { send_recv::exchange_brief(block, conns, &brief) }).unwrap();
+        assert!(!began && send.step().0 == 7, "it has no room for both halves");
+        met.wait();
+        let mut works: Vec<P2pWork> = small.iter_mut().map(|buffer| work(false, 1, buffer)).collect();
+        works.extend([work(false, 2, &mut got), work(true, 2, &mut sent)]);
+        // SAFETY: as above.
+        with_block(|block| unsafe { send_recv::run(block, conns, &mut works) }).unwrap();
+        (small, got)
+    });
+    assert_eq!(received[0], ([[1; 8]; 7], content(1, 0, len)));
+    assert_eq!(received[1], ([[0; 8]; 7], content(0, 0, len)));
+}
