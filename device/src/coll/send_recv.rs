@@ -24,8 +24,8 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, works: &mut [P2pWork]) 
     #[cfg(feature = "cpu")]
     match works {
         [] => return Ok(()),
-        // SAFETY: obligations 1 and 2 are passed on.
         [work] if work.done_bytes == 0 && is_brief(conns, work) => {
+            // SAFETY: obligations 1 and 2 are passed on.
             return unsafe { wait_brief(block, conns, work) };
         }
         _ => {}
