@@ -98,6 +98,7 @@ fn open_beside(path: &Path) -> Result<(File, PathBuf), OutError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
@@ -138,5 +139,19 @@ mod tests {
         }
         probe_folder(directory.path()).unwrap();
         assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn a_private_file_takes_the_place_of_a_link_and_leaves_what_it_led_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["record", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&other, "kept").unwrap();
+        symlink(&other, &path).unwrap();
+        replace_private(&path, "text").unwrap();
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((read(&path), read(&other)), ("text".to_owned(), "kept".to_owned()));
+        let meta = path.symlink_metadata().unwrap();
+        assert_eq!((meta.is_file(), meta.permissions().mode() & 0o777), (true, 0o600));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else is left");
     }
 }

@@ -46,7 +46,7 @@ impl<M: Machine> Engine<M> {
         self.history.all()
     }
 
-    /// The same, for what it does beside calls.
+    /// The machine, for what it does beside calls.
     pub(crate) fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }

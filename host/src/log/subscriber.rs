@@ -113,3 +113,23 @@ impl Subscriber for NcclLog {
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    /// Opening it as any file waits until somebody reads.
+    #[test]
+    fn a_pipe_that_nobody_reads_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("log");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(create(&pipe).is_err());
+        let reader =
+            rustix::fs::open(&pipe, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK, Mode::empty());
+        let written = create(&pipe).and_then(|mut file| file.write_all(b"line\n"));
+        assert!(reader.is_ok() && written.is_ok(), "{written:?}");
+        assert!(create(dir.path().join("file")).is_ok());
+    }
+}

@@ -69,14 +69,8 @@ fn blocks() -> Vec<Refused> {
         ),
         (
             |rank| v(rank, TWO, Blocks { counts: &[usize::MAX, 0], displs: &[1, usize::MAX] }),
-            BlocksError::Range {
-                which: "receive",
-                rank: Rank(0),
-                count: usize::MAX - 1,
-                displ: 1,
-                actual: 3,
-            }
-            .into(),
+            BlocksError::Range { which: "receive", rank: Rank(0), count: usize::MAX, displ: 1, actual: 3 }
+                .into(),
         ),
         (
             |rank| v(rank, TWO, Blocks { displs: &[1, 0], ..TWO }),
