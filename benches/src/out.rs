@@ -39,14 +39,8 @@ pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
     if is_special(path) {
         return Ok(std::fs::write(path, text)?);
     }
-    let (mut file, beside) = open_beside(path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let done = written.and_then(|()| std::fs::rename(&beside, target(path)));
-    if done.is_err() {
-        // Half a file is of no use; the error says what happened.
-        let _ = std::fs::remove_file(&beside);
-    }
-    Ok(done?)
+    let (file, beside) = open_beside(path)?;
+    Ok(put(file, &beside, &target(path), text)?)
 }
 
 /// The same for a file that only this user may read, in a folder where others may write too: no link is followed, one that is there is replaced.
@@ -54,12 +48,17 @@ pub fn replace_private(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
     let unique = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let beside = path.with_file_name(format!(".{}.{}.{unique}", name.to_string_lossy(), std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    put(file, &beside, path, text)
+}
+
+/// Fills a new file and gives it its name.
+fn put(mut file: File, beside: &Path, path: &Path, text: &str) -> io::Result<()> {
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let done = written.and_then(|()| std::fs::rename(&beside, path));
+    let done = written.and_then(|()| std::fs::rename(beside, path));
     if done.is_err() {
-        // As above.
-        let _ = std::fs::remove_file(&beside);
+        // Half a file is of no use; the error says what happened.
+        let _ = std::fs::remove_file(beside);
     }
     done
 }

@@ -1,9 +1,9 @@
 //! Brief messages between two threads: those that go in halves arrive whole, whichever way either end takes, and nobody waits for a credit
 //! that only its own receiving would free.
 
+use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::coll::send_recv::{self, BriefExchange};
-use oxccl_device::coll::{Offered, P2pWork, Received};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -95,18 +95,7 @@ fn content(rank: u32, message: usize, len: usize) -> Vec<u8> {
 }
 
 fn work(is_send: bool, tag: u32, buffer: &mut [u8]) -> P2pWork {
-    P2pWork {
-        conn: 0,
-        is_send,
-        protocol: Protocol::Simple,
-        buffer: buffer.as_mut_ptr(),
-        len_bytes: buffer.len(),
-        done_bytes: 0,
-        tag,
-        finished: false,
-        offered: Offered::NotYet,
-        received: Received::Kept,
-    }
+    P2pWork::new(is_send, 0, Protocol::Simple, (buffer.as_mut_ptr(), buffer.len()), tag)
 }
 
 /// How a rank carries out an exchange.

@@ -2,7 +2,7 @@
 //! slots; a receiver that cannot read; a sender that fails; reductions of what is read.
 
 use oxccl_device::coll::reading::{self, PairReduction};
-use oxccl_device::coll::{Offered, P2pWork, Received, send_recv};
+use oxccl_device::coll::{Offered, P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -89,17 +89,8 @@ impl Drop for Memory {
 }
 
 fn works(buffers: &mut [Vec<u8>], is_send: bool) -> Vec<P2pWork> {
-    let work = |(tag, buffer): (u32, &mut Vec<u8>)| P2pWork {
-        conn: 0,
-        is_send,
-        protocol: Protocol::Simple,
-        buffer: buffer.as_mut_ptr(),
-        len_bytes: buffer.len(),
-        done_bytes: 0,
-        tag,
-        finished: false,
-        offered: Offered::NotYet,
-        received: Received::Kept,
+    let work = |(tag, buffer): (u32, &mut Vec<u8>)| {
+        P2pWork::new(is_send, 0, Protocol::Simple, (buffer.as_mut_ptr(), buffer.len()), tag)
     };
     (0..).zip(buffers).map(work).collect()
 }

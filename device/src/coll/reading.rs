@@ -8,7 +8,7 @@
 //! (docs/measurements/2026-11-25-cpu-peers.md).
 
 use super::send_recv;
-use super::work::{Offered, P2pWork, Received};
+use super::work::{P2pWork, Received};
 use crate::conn::Conns;
 use crate::gpu::{Lines, Stop};
 use crate::prims::brief::{self, Brief};
@@ -37,18 +37,8 @@ pub struct PairReduction {
 
 impl PairReduction {
     fn message(&self, is_send: bool, buffer: *mut u8, len_bytes: usize, received: Received) -> P2pWork {
-        P2pWork {
-            conn: if is_send { self.send } else { self.recv },
-            is_send,
-            protocol: Protocol::Simple,
-            buffer,
-            len_bytes,
-            done_bytes: 0,
-            tag: self.tag,
-            finished: false,
-            offered: Offered::NotYet,
-            received,
-        }
+        let conn = if is_send { self.send } else { self.recv };
+        P2pWork { received, ..P2pWork::new(is_send, conn, Protocol::Simple, (buffer, len_bytes), self.tag) }
     }
 }
 

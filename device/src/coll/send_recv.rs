@@ -349,21 +349,12 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coll::work::Offered;
 
     #[test]
     fn what_is_left_keeps_its_order() {
         let work = |tag: u32| P2pWork {
-            conn: 0,
-            is_send: true,
-            protocol: Protocol::Simple,
-            buffer: core::ptr::null_mut(),
-            len_bytes: 0,
-            done_bytes: 0,
-            tag,
             finished: tag.is_multiple_of(3),
-            offered: Offered::default(),
-            received: Received::default(),
+            ..P2pWork::new(true, 0, Protocol::Simple, (core::ptr::null_mut(), 0), tag)
         };
         let mut works: [P2pWork; 8] = core::array::from_fn(|at| work(at as u32));
         let left = unfinished_first(&mut works);

@@ -82,6 +82,31 @@ pub struct P2pWork {
     pub received: Received,
 }
 
+impl P2pWork {
+    /// A message of `len_bytes` at `buffer` of which nothing has been transferred, and which is [kept](Received::Kept).
+    #[inline]
+    pub const fn new(
+        is_send: bool,
+        conn: u16,
+        protocol: Protocol,
+        (buffer, len_bytes): (*mut u8, usize),
+        tag: u32,
+    ) -> P2pWork {
+        P2pWork {
+            conn,
+            is_send,
+            protocol,
+            buffer,
+            len_bytes,
+            done_bytes: 0,
+            tag,
+            finished: false,
+            offered: Offered::NotYet,
+            received: Received::Kept,
+        }
+    }
+}
+
 /// The use of a message that is received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Received {

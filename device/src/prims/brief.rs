@@ -37,7 +37,7 @@ pub struct Brief {
 }
 
 impl Brief {
-    /// The header of the slot that has what comes behind so many bytes. `is_spread`: both ends are processors, and nobody between them sees
+    /// The header of the slot with the bytes from `at` on. `is_spread`: both ends are processors, and nobody between them sees
     /// slots.
     #[inline(always)]
     pub(crate) fn piece(&self, is_spread: bool, at: usize) -> SlotHeader {
@@ -70,7 +70,7 @@ pub(crate) unsafe fn send<B: Block>(
     second_half(|| unsafe { send_slot(block, conn, message, src, sent) })
 }
 
-/// Sends what comes behind `at` bytes, as much as goes in a slot. Returns how many bytes are sent then.
+/// Sends the slot with the bytes from `at` on. Returns where the next one begins.
 ///
 /// # Safety
 /// 1. As [`send`], both.
@@ -161,7 +161,7 @@ pub(crate) unsafe fn recv<B: Block>(
     second_half(|| unsafe { recv_slot(block, conn, message, dst, received) })
 }
 
-/// Waits for what comes behind `at` bytes, as much as is in a slot. Returns how many bytes are there then.
+/// Waits for the slot with the bytes from `at` on, and copies it. Returns where the next one begins.
 ///
 /// # Safety
 /// 1. As [`recv`], both.
@@ -224,7 +224,7 @@ pub(crate) unsafe fn reduce<B: Block>(
     second_half(|| unsafe { reduce_slot(block, conn, message, (own, dst), own_first, reduced) })
 }
 
-/// Waits for what comes behind `at` bytes, as much as is in a slot, and reduces it. Returns how many bytes are reduced then.
+/// Waits for the slot with the bytes from `at` on, and reduces it. Returns where the next one begins.
 ///
 /// # Safety
 /// 1. As [`reduce`], both.

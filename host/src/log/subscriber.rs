@@ -2,10 +2,9 @@
 
 use super::line;
 use super::settings::{Level, LogSettings, Subsystems};
-use crate::os::write_within_limit;
+use crate::os::{create_at_once, write_within_limit};
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tracing::level_filters::LevelFilter;
@@ -30,7 +29,7 @@ pub fn install(settings: &LogSettings, version: &str) -> bool {
     }
     let host = line::host_name();
     let path = settings.path(&host, std::process::id());
-    let opened = path.as_ref().map(create).transpose();
+    let opened = path.as_ref().map(|path| create_at_once(path)).transpose();
     let (file, refused) = match opened {
         Ok(file) => (file, None),
         Err(error) => (None, Some(error)),
@@ -53,16 +52,6 @@ pub fn install(settings: &LogSettings, version: &str) -> bool {
         tracing::info!(target: "oxccl::env", "{name} set by environment to {value}");
     }
     true
-}
-
-/// Creates or empties the file. A pipe that nobody reads is refused: opening it would wait for a reader.
-fn create(path: impl AsRef<Path>) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path)?;
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
-    Ok(file)
 }
 
 impl NcclLog {
@@ -112,24 +101,4 @@ impl Subscriber for NcclLog {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-
-    /// Opening it as any file waits until somebody reads.
-    #[test]
-    fn a_pipe_that_nobody_reads_is_refused_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("log");
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        assert!(create(&pipe).is_err());
-        let reader =
-            rustix::fs::open(&pipe, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK, Mode::empty());
-        let written = create(&pipe).and_then(|mut file| file.write_all(b"line\n"));
-        assert!(reader.is_ok() && written.is_ok(), "{written:?}");
-        assert!(create(dir.path().join("file")).is_ok());
-    }
 }

@@ -1,6 +1,7 @@
 //! Files named by the user.
 
 use super::with_room;
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,12 +21,37 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file, and nothing else is read"))
 }
 
+/// Creates or empties a file for writing. A pipe that nobody reads is refused: opening it would wait for a reader.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn create_at_once(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let open = || OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path);
+    let file = with_room(open)?;
+    // Writing waits as usual.
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(create_at_once(&pipe).is_err());
+        let reader = rustix::fs::open(&pipe, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        let written = create_at_once(&pipe).and_then(|mut file| file.write_all(b"line\n"));
+        assert!(reader.is_ok() && written.is_ok(), "{written:?}");
+        assert!(create_at_once(&directory.path().join("file")).is_ok());
+    }
 
     #[test]
     fn only_regular_files_are_opened_and_nothing_is_waited_for() {

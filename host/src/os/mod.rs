@@ -1,7 +1,7 @@
 //! Layer: host / os.
 //! Takes: system calls that need a file descriptor, and their errors; names of files.
 //! Gives: the calls repeated with a higher limit when descriptors run out; errors with advice where the system's text
-//! has none; files that can be read without blocking, and written within a limit; which build this is; whether a process was forked.
+//! has none; files opened without waiting, and written within a limit; which build this is; whether a process was forked.
 //! Never: keeps a descriptor, or reads.
 
 mod descriptors;
@@ -14,6 +14,6 @@ pub use descriptors::NoDescriptor;
 pub use descriptors::describe;
 pub(crate) use descriptors::{limit as descriptors_max, raise_limit, with_room};
 pub(crate) use file_limit::write_within_limit;
-pub(crate) use files::open_regular;
+pub(crate) use files::{create_at_once, open_regular};
 pub use fork::Origin;
 pub use image::build_id;

@@ -18,7 +18,7 @@ pub const RAS_LINE_BYTES_MAX: usize = 1024;
 /// How long other ranks have to answer, if the client does not say.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
-/// Operations of each rank that whoever reaches the port may see: all that are remembered would be a flight record.
+/// The most operations of each rank in an answer. All that are remembered would be a flight record, which is for the process's own user.
 const RECENT_MAX: usize = 16;
 
 /// What one client has set.

@@ -5,6 +5,7 @@
 //! Never: steps within a host, which the rows of channels have; more hosts than a picture holds: the first two and the last then.
 
 use super::layout::Layout;
+use super::panel::{LEFT, Panel, TITLE_HEIGHT};
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
 use crate::topo::runs::Runs;
@@ -12,7 +13,6 @@ use crate::topo::words::{ranges, rate};
 use oxccl::Rank;
 use std::ops::Range;
 
-const TITLE_HEIGHT: f64 = 44.0;
 const BOX_HEIGHT: f64 = 62.0;
 const GAP: f64 = 56.0;
 /// Room for arcs on either side of the boxes.
@@ -29,32 +29,26 @@ const RINGS_MAX: usize = 8;
 pub fn draw(pen: &mut Pen, machine: &Machine, runs: &Runs, layout: &Layout, top: f64) -> f64 {
     let Some(row) = HostRow::new(machine, layout, top + TITLE_HEIGHT + ROOM) else { return top };
     let height = TITLE_HEIGHT + 2.0 * ROOM + BOX_HEIGHT;
-    let (left, right) = (40.0, layout.width - 40.0);
-    pen.bar((left + right) / 2.0, top, [right - left, height], 16.0, Ink::Panel);
-    pen.text(
-        [left + 22.0, top + 29.0],
-        "Between hosts: OxCCL's rings",
-        Font::bold(17.0, Ink::Text, Anchor::Start),
-    );
     let orders = runs.orders();
     let hidden = orders.len().saturating_sub(RINGS_MAX);
     let more = if hidden > 0 { format!("; {hidden} more ways not shown") } else { String::new() };
     let graph = &machine.graphs.ring;
     let facts = format!("{} GB/s {} to the network{more}", rate(graph.bw_inter), graph.type_inter);
-    pen.text([right - 22.0, top + 28.0], &facts, Font::plain(13.0, Ink::Quiet, Anchor::End));
+    let panel = Panel { top, height };
+    panel.draw(pen, layout, "Between hosts: OxCCL's rings", &facts);
     row.draw_boxes(pen);
     for (number, (ring, channels)) in orders.iter().take(RINGS_MAX).enumerate() {
         row.draw_steps(pen, ring, Ink::Lane(number), number);
         let label = format!("channels {}", ranges(channels));
         pen.text(
-            [left + 22.0 + 130.0 * number as f64, top + height - 12.0],
+            [LEFT + 130.0 * number as f64, top + height - 12.0],
             &label,
             Font::plain(12.0, Ink::Lane(number), Anchor::Start),
         );
     }
     row.draw_dots(pen);
     row.draw_names(pen);
-    top + height + 26.0
+    panel.next()
 }
 
 /// The hosts that are shown, side by side.
@@ -62,7 +56,6 @@ struct HostRow {
     hosts: Vec<u32>,
     /// Ranks of each.
     each: u32,
-    left: f64,
     box_width: f64,
     y: f64,
 }
@@ -75,10 +68,9 @@ impl HostRow {
             few @ 2..=HOSTS_MAX => (0..few).collect(),
             many => vec![0, 1, many - 1],
         };
-        let left = 62.0;
-        let room = layout.width - 2.0 * left - GAP * (hosts.len() - 1) as f64;
+        let room = layout.width - 2.0 * LEFT - GAP * (hosts.len() - 1) as f64;
         let box_width = room / hosts.len() as f64;
-        Some(HostRow { hosts, each, left, box_width, y })
+        Some(HostRow { hosts, each, box_width, y })
     }
 
     fn ranks(&self, host: u32) -> Range<u32> {
@@ -86,7 +78,7 @@ impl HostRow {
     }
 
     fn left_of(&self, place: usize) -> f64 {
-        self.left + place as f64 * (self.box_width + GAP)
+        LEFT + place as f64 * (self.box_width + GAP)
     }
 
     fn radius(&self) -> f64 {

@@ -5,6 +5,7 @@
 //! Never: the same lane twice: its channels are named beside it.
 
 use super::layout::Layout;
+use super::panel::{LEFT, Panel, TITLE_HEIGHT};
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::machine::Machine;
 use crate::topo::runs::Runs;
@@ -13,8 +14,6 @@ use crate::topo::words::{ranges, rate};
 use oxccl::Rank;
 use oxccl::topology::search::{GraphId, Lane, Pattern, TopoGraph};
 
-const TITLE_HEIGHT: f64 = 44.0;
-const PANEL_GAP: f64 = 26.0;
 const DOT: f64 = 11.0;
 /// Rows of a panel; a machine with more different lanes shows the first ones.
 const ROWS_MAX: usize = 16;
@@ -25,7 +24,7 @@ const NAME_MAX: usize = 10;
 pub fn draw(pen: &mut Pen, machine: &Machine, runs: &Runs, layout: &Layout, top: f64) -> f64 {
     let mut y = top;
     for graph in machine.graphs.all().into_iter().filter(|graph| !graph.lanes.is_empty()) {
-        y = panel(pen, machine, (layout, runs), graph, y) + PANEL_GAP;
+        y = panel(pen, machine, (layout, runs), graph, y);
     }
     y + 30.0
 }
@@ -39,20 +38,18 @@ fn panel(
 ) -> f64 {
     let (rows, channels) = rows(machine, layout, graph);
     let height = TITLE_HEIGHT + rows.iter().map(Row::height).sum::<f64>() + 10.0;
-    let (left, right) = (40.0, layout.width - 40.0);
-    pen.bar((left + right) / 2.0, top, [right - left, height], 16.0, Ink::Panel);
     let title = format!("{}: {}", capitalized(graph.id.name()), what_runs(graph.id, runs));
-    pen.text([left + 22.0, top + 29.0], &title, Font::bold(17.0, Ink::Text, Anchor::Start));
     let hidden = channels.len() - rows.len();
     let more = if hidden > 0 { format!("; {hidden} more ways not shown") } else { String::new() };
     let plan = format!("NCCL's plan: {}{more}", facts(graph));
-    pen.text([right - 22.0, top + 28.0], &plan, Font::plain(13.0, Ink::Quiet, Anchor::End));
+    let panel = Panel { top, height };
+    panel.draw(pen, layout, &title, &plan);
     let mut y = top + TITLE_HEIGHT;
     for (number, (row, channels)) in rows.iter().zip(&channels).enumerate() {
         let base = y + row.above + DOT + 5.0;
         let count = if channels.len() == 1 { "channel" } else { "channels" };
         pen.text(
-            [left + 22.0, base + 4.0],
+            [LEFT, base + 4.0],
             &format!("{count} {}", ranges(channels)),
             Font::plain(12.0, Ink::Quiet, Anchor::Start),
         );
@@ -62,7 +59,7 @@ fn panel(
         }
         y += row.height();
     }
-    top + height
+    panel.next()
 }
 
 /// One row for each path through the machine, and the channels of each path.

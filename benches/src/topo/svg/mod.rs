@@ -7,6 +7,7 @@
 mod pen;
 mod layout;
 mod devices;
+mod panel;
 mod lanes;
 mod hosts;
 mod bare;

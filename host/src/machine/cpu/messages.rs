@@ -3,7 +3,7 @@
 use super::state::{Cpu, CpuParts};
 use crate::launch::{Channel, LendingBlock, Message, NetMessage, WaitContext};
 use crate::net::bypass::{BYPASS_MIN_BYTES, Expected};
-use oxccl_device::coll::{Offered, P2pWork, Received, send_recv};
+use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::conn::RecvConn;
 use oxccl_device::gpu::Stop;
 use oxccl_shared::abi::{DataType, RedOp, Step};
@@ -83,18 +83,7 @@ impl Cpu {
         debug_assert_eq!(protocol, self.parts.facts.message_protocol(len_bytes as u64));
         let message = NetMessage { is_send, peer, len_bytes, protocol, tag };
         self.parts.wait.drives().each(|drive| drive.message(message));
-        P2pWork {
-            conn,
-            is_send,
-            protocol,
-            buffer,
-            len_bytes,
-            done_bytes: 0,
-            tag,
-            finished: false,
-            offered: Offered::NotYet,
-            received: Received::Kept,
-        }
+        P2pWork::new(is_send, conn, protocol, (buffer, len_bytes), tag)
     }
 }
 

@@ -140,7 +140,7 @@ pub fn open(name: &str, default: &str, middle: &str) -> Result<Library, String> 
     Err(failures.join("; "))
 }
 
-/// Whether the loader would wait for what is behind a path: it opens pipes, whoever writes there, and waits without end.
+/// Whether a path names a pipe or a device: the loader would open it, and wait without end where nobody writes.
 fn waits_for_a_writer(file: &str) -> bool {
     file.contains('/') && std::fs::metadata(file).is_ok_and(|meta| !meta.is_file())
 }

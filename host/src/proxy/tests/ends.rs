@@ -6,7 +6,7 @@ use crate::net::io::{Piece, StreamIo, pieces_bytes};
 use crate::net::message::{Ends, Sender};
 use crate::net::{Comm, NetError, NetMemory, NetMemoryKind};
 use crate::proxy::*;
-use oxccl_device::coll::{Offered, P2pWork, Received, send_recv};
+use oxccl_device::coll::{P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -89,19 +89,7 @@ fn bytes(len_bytes: usize, tag: u32) -> Vec<u8> {
 }
 
 fn work((protocol, len_bytes): Message, tag: u32, buffer: &mut [u8], is_send: bool) -> P2pWork {
-    let buffer = buffer.as_mut_ptr();
-    P2pWork {
-        conn: 0,
-        is_send,
-        protocol,
-        buffer,
-        len_bytes,
-        done_bytes: 0,
-        tag,
-        finished: false,
-        offered: Offered::NotYet,
-        received: Received::Kept,
-    }
+    P2pWork::new(is_send, 0, protocol, (buffer.as_mut_ptr(), len_bytes), tag)
 }
 
 /// Runs a kernel on `conns` for every message, driving its end with `drive` meanwhile and then until it is idle.

@@ -10,9 +10,7 @@ use crate::net::loopback::Loopback;
 use crate::net::socket::{self, SocketConfig};
 use crate::net::{Net, RecvComm, SendComm};
 use crate::proxy::*;
-use oxccl_device::coll::{
-    self, ChainEnds, CollWork, Endpoints, Offered, P2pWork, RingEnds, TreeEnds, send_recv,
-};
+use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -688,18 +686,7 @@ fn a_peer_that_does_nothing_is_named_with_the_whole_story() {
     let conns = Conns { send: &player.ends.send[MESH as usize], recv: &[] };
     let mut data = [1u32; 4];
     let buffer = data.as_mut_ptr().cast();
-    let work = P2pWork {
-        conn: 0,
-        is_send: true,
-        protocol: flagged,
-        buffer,
-        len_bytes: 16,
-        done_bytes: 0,
-        tag: call.tag(),
-        finished: false,
-        offered: Offered::NotYet,
-        received: oxccl_device::coll::Received::Kept,
-    };
+    let work = P2pWork::new(true, 0, flagged, (buffer, 16), call.tag());
     // SAFETY: the buffer is as long as it says, and connection 0 is there.
     unsafe { send_recv::run(&block, conns, &mut [work]) }.unwrap();
     assert_eq!(progress.do_work(), 2, "received and transmitted");

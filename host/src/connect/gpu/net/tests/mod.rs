@@ -29,7 +29,7 @@ use crate::plan::{
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{
-    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, Offered, P2pWork, RingEnds, TreeEnds, send_recv,
+    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, P2pWork, RingEnds, TreeEnds, send_recv,
 };
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
@@ -655,18 +655,8 @@ impl Player {
                     }
                     let (pairs, place) = (self.conns(ConnKind::Pair), (channel * (n - 1) + conn) as usize);
                     let conn = if is_send { pairs.send.at(place) } else { pairs.recv.at(place) };
-                    works.push(P2pWork {
-                        conn: conn as u16,
-                        is_send,
-                        protocol: batch.kernel.protocol(),
-                        buffer: buffer.wrapping_add(part.start),
-                        len_bytes: part.len(),
-                        done_bytes: 0,
-                        tag,
-                        finished: false,
-                        offered: Offered::NotYet,
-                        received: oxccl_device::coll::Received::Kept,
-                    });
+                    let place = (buffer.wrapping_add(part.start), part.len());
+                    works.push(P2pWork::new(is_send, conn as u16, batch.kernel.protocol(), place, tag));
                 }
             }
             self.issue();
