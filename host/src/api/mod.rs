@@ -10,6 +10,7 @@ pub mod tune_file;
 mod operator;
 mod roll;
 mod reach;
+mod polling;
 mod stalls;
 mod handle;
 mod asked;

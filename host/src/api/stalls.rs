@@ -2,19 +2,18 @@
 
 use super::config::Config;
 use super::memory::MemoryReport;
+use super::polling::{POLL_EVERY, Polled, poll};
 use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
-use crate::launch::{Act, Detector, LinkWindow, Probe, Stall, StallClass, StallNotice, Standing};
+use crate::launch::{Act, Detector, LinkWindow, Probe, Slept, Stall, StallClass, StallNotice, Standing};
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a communicator is asked whose calls go on when they have returned.
-const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How often neighbours are looked at while something waits.
 const REACH_EVERY: Duration = Duration::from_secs(1);
 /// The warn time of who wants no warning.
@@ -53,21 +52,9 @@ struct Running {
     polled: Option<Mutex<Polled>>,
     /// The streams on which this rank sends, and what was counted of them when the present call was first looked at.
     data_links: Arc<Links>,
-    /// How long a call lasts before these are looked at.
-    links_after: Duration,
+    /// How long a call lasts before these are looked at, and what its kernels do.
+    looked_at_after: Duration,
     window: Mutex<LinkWindow>,
-}
-
-/// What a thread of its own has learnt: the driver may keep it waiting, and the monitor thread waits for nobody.
-#[derive(Default)]
-struct Polled {
-    standing: Standing,
-    /// Since when there have been so many calls, and so many of them done.
-    since: Duration,
-    /// Since when the call under way has been that.
-    under_way_since: Duration,
-    /// When that was learnt.
-    at: Duration,
 }
 
 impl Stalls {
@@ -102,8 +89,8 @@ impl Stalls {
         let is_polled = polled.is_some();
         // Only the first call counts, and there is one.
         let (data_links, window) = (self.data_links.clone(), Mutex::default());
-        let links_after = self.warn / 4;
-        let _ = self.running.set(Running { probe, links, polled, data_links, links_after, window });
+        let looked_at_after = self.warn / 4;
+        let _ = self.running.set(Running { probe, links, polled, data_links, looked_at_after, window });
         if is_polled && self.warn < NEVER {
             self.start_polling();
         }
@@ -235,6 +222,21 @@ impl Stalls {
         });
     }
 
+    /// Asks the machine, on the thread that may wait for it. Returns when to ask again, if that is soon.
+    pub(super) fn poll(&self, at: Instant) -> Option<Duration> {
+        self.running.get()?.poll(self.now(at))
+    }
+
+    /// Whether the call under way lasts.
+    pub(super) fn lasts(&self, at: Instant) -> bool {
+        self.running.get().is_some_and(|running| running.lasts(self.now(at)))
+    }
+
+    /// Looks at the kernels of a call that lasts.
+    pub(super) fn sample(&self, at: Instant, slept: Slept) {
+        self.running.get().into_iter().for_each(|running| running.sample(self.now(at), slept));
+    }
+
     fn has_failed(&self) -> bool {
         self.running.get().is_some_and(|running| running.probe.has_failed())
     }
@@ -306,7 +308,7 @@ impl Running {
 
     /// How the links of a rank have been used whose call lasts. Each is a question to the kernel, and a rank may have thousands.
     fn with_links(&self, standing: Standing) -> Standing {
-        if standing.lasted() <= self.links_after {
+        if standing.lasted() <= self.looked_at_after {
             return standing;
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
@@ -322,47 +324,19 @@ impl Running {
         polled.lock().unwrap_or_else(PoisonError::into_inner).learn(standing, now);
         self.probe.end_hopeless(&standing)
     }
-}
 
-impl Polled {
-    /// What is known by now. A rank whose kernels say when they wait is without progress while they do; of another, that has an operation
-    /// which is not done, nobody knows better.
-    fn standing(&self, now: Duration) -> Standing {
-        let Polled { standing, since, under_way_since, at } = *self;
-        let waited = match standing.kernels {
-            // Until the next look it waits on: a kernel, or the caller's thread.
-            _ if standing.waits_for.is_some() => {
-                standing.waited() + now.saturating_sub(at).min(POLL_EVERY * 2)
-            }
-            Some(_) => Duration::ZERO,
-            None if standing.during.is_some() => now.saturating_sub(since),
-            None => Duration::ZERO,
-        };
-        let lasted = standing.during.map_or(Duration::ZERO, |_| now.saturating_sub(under_way_since));
-        Standing { waited_ms: waited.as_millis() as u64, lasted_ms: lasted.as_millis() as u64, ..standing }
+    /// Whether the call under way has lasted so long that what its kernels do is looked at.
+    fn lasts(&self, now: Duration) -> bool {
+        let standing =
+            |polled: &Mutex<Polled>| polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now);
+        self.polled.as_ref().is_some_and(|polled| standing(polled).lasted() > self.looked_at_after)
     }
 
-    fn learn(&mut self, standing: Standing, now: Duration) {
-        let before = self.standing;
-        if (before.begun, before.done) != (standing.begun, standing.done) {
-            self.since = now;
+    fn sample(&self, now: Duration, slept: Slept) {
+        let is_another = self.probe.sample(slept);
+        if let Some(polled) = self.polled.as_ref().filter(|_| is_another) {
+            polled.lock().unwrap_or_else(PoisonError::into_inner).goes_on(now);
         }
-        if before.done != standing.done || before.during.is_none() {
-            self.under_way_since = now;
-        }
-        (self.standing, self.at) = (standing, now);
-    }
-}
-
-/// Asks the machine from time to time, until the communicator is gone.
-fn poll(stalls: &Weak<Stalls>, every: Duration) {
-    let mut next = every;
-    loop {
-        std::thread::park_timeout(next);
-        let Some(stalls) = stalls.upgrade() else { return };
-        let now = stalls.now(Instant::now());
-        let soon = stalls.running.get().and_then(|running| running.poll(now));
-        next = soon.map_or(every, |soon| soon.min(every));
     }
 }
 
@@ -419,36 +393,5 @@ impl Names {
         let place = self.places.get(rank.index());
         let place = place.map(|place| format!(" ({}, pid {})", place.host, place.process));
         format!("rank {rank}{}", place.unwrap_or_default())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::{Call, CallRecord};
-    use oxccl_shared::abi::{DataType, Func, RedOp};
-
-    /// A GPU to which the program has given `begun` calls, of which `done` are done.
-    fn enqueued(begun: u64, done: u64) -> Standing {
-        let call =
-            Call { func: Func::AllReduce, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 9 };
-        let during = (done < begun).then_some(CallRecord { seq: done, call });
-        Standing { begun, done, during, ..Standing::default() }
-    }
-
-    #[test]
-    fn a_call_of_a_gpu_lasts_from_when_the_one_before_it_is_done() {
-        let at = Duration::from_secs;
-        let mut polled = Polled::default();
-        let lasted = |polled: &Polled, now| polled.standing(at(now)).lasted_ms;
-        polled.learn(enqueued(0, 0), at(1));
-        assert_eq!(lasted(&polled, 2), 0, "in no call");
-        polled.learn(enqueued(1, 0), at(3));
-        polled.learn(enqueued(5, 0), at(4));
-        assert_eq!(lasted(&polled, 6), 3000, "what is enqueued behind it does not matter");
-        polled.learn(enqueued(5, 1), at(7));
-        assert_eq!(lasted(&polled, 9), 2000, "the next one");
-        polled.learn(enqueued(5, 5), at(10));
-        assert_eq!(lasted(&polled, 11), 0);
     }
 }

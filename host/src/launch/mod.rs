@@ -55,10 +55,10 @@ pub use messages::Message;
 pub(crate) use messages::{split as messages_of, tag as message_tag};
 pub use net_links::NetLinks;
 pub use notice::Notice;
-pub use probe::{Probe, Progress};
+pub use probe::{Probe, Progress, Slept};
 pub use recorder::{RECORDS, Recorded, Recorder};
 pub use stall::{
-    Act, Detector, KernelAt, Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
+    Act, Detector, Idle, KernelAt, Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
 };
 pub use ticks::Scale;
 pub(crate) use wait::{BACK_OFF, FiberYielder, LAST_LOOKS, LEFT_GRACE, REPLY_TIME, announce};

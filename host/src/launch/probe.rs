@@ -16,6 +16,25 @@ pub struct Progress {
     pub latest: Option<CallRecord>,
 }
 
+/// How a thread has slept.
+#[derive(Clone, Copy, Debug)]
+pub struct Slept {
+    /// What it wanted.
+    pub asked: Duration,
+    /// What it got.
+    pub really: Duration,
+}
+
+/// A thread of a process that runs is not woken so much too late.
+const LATE_MAX: Duration = Duration::from_millis(40);
+
+impl Slept {
+    /// Whether the process did not run: it was stopped, or has no processor.
+    pub fn was_held_up(self) -> bool {
+        self.really > self.asked + LATE_MAX
+    }
+}
+
 /// Asks a communicator from any thread, whatever its own is doing. Keeps no memory, stream or connection of the communicator alive.
 pub trait Probe: Send + Sync {
     /// Whether the communicator can go on.
@@ -37,6 +56,12 @@ pub trait Probe: Send + Sync {
     /// when to ask again, if that is soon.
     fn end_hopeless(&self, _standing: &Standing) -> Option<Duration> {
         None
+    }
+
+    /// Of one that is asked from time to time, whose operation lasts: looks at what it does at this moment, after a sleep of the thread that
+    /// looks. Returns whether another operation is under way than at the look before.
+    fn sample(&self, _slept: Slept) -> bool {
+        false
     }
 
     /// Whether nobody says when a call is slow, so that it has to be asked from time to time.

@@ -1,5 +1,5 @@
 //! Layer: tests, a program beside them.
-//! Takes: `RANK NRANKS ID STEP...` as `oxccl-rank` does, with the steps of [`Program::step`]. Its GPU is the one of its rank's number, or
+//! Takes: `RANK NRANKS ID STEP...` as `oxccl-rank` does (`create` makes an ID and prints it), with the steps of [`Program::step`]. Its GPU is the one of its rank's number, or
 //! they take turns.
 //! Gives: the same lines.
 //! Never: outlives the process that started it.
@@ -100,7 +100,7 @@ impl Program {
     fn join(&mut self, rank: &str, nranks: &str, id: &str) -> StepResult {
         let start = Instant::now();
         let (rank, nranks): (u32, u32) = (rank.parse()?, nranks.parse()?);
-        let id: UniqueId = id.parse().map_err(|error: UniqueIdError| error.to_string())?;
+        let id = if id == "create" { create_id()? } else { parse_id(id)? };
         let device = rank % Driver::get()?.device_count().max(1);
         let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks);
         let comm = builder.device(device).config(oxccl::Config::from_env()?).build()?;
@@ -157,6 +157,17 @@ impl Program {
             _ => Err(format!("there is no step {step}").into()),
         }
     }
+}
+
+/// A new one, which others are to be given.
+fn create_id() -> Result<UniqueId, Box<dyn StdError>> {
+    let id = UniqueId::create()?;
+    println!("id {id}");
+    Ok(id)
+}
+
+fn parse_id(id: &str) -> Result<UniqueId, Box<dyn StdError>> {
+    Ok(id.parse().map_err(|error: UniqueIdError| error.to_string())?)
 }
 
 impl Joined {

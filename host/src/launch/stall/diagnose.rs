@@ -26,6 +26,11 @@ impl Said {
         matches!((&self.first, &self.last), (Some(first), Some(last)) if last.has_run_since(first))
     }
 
+    /// Whether it does its part of an operation that goes on: bytes move, or its kernels run, which count none.
+    fn works(&self) -> bool {
+        self.has_moved() || self.last.is_some_and(|last| last.kernels.is_some())
+    }
+
     fn has_moved(&self) -> bool {
         matches!((&self.first, &self.last), (Some(first), Some(last)) if last.has_moved_since(first))
     }
@@ -88,17 +93,21 @@ fn slow_rank(me: Rank, said: &[Said]) -> Option<Stall> {
     let during = own.during.filter(|during| !during.call.func.is_message())?;
     let is_busy = |said: &Said| {
         let idle = said.last.and_then(|last| last.idle);
-        said.has_moved() && idle.is_some_and(|idle| idle.for_all < BUSY_MAX)
+        said.works() && idle.is_some_and(|idle| idle.for_all < BUSY_MAX)
     };
     let mut busy = (0..).map(Rank).zip(said).filter(|(_, said)| is_busy(said));
     let (rank, guilty) = busy.next().filter(|_| busy.next().is_none())?;
     let others = || (0..said.len() as u32).map(Rank).filter(|other| *other != rank);
-    if !others().all(|other| waits_at_last_for(other, rank, said)) {
+    // A root has more to do than the others, which wait for it.
+    let is_root = during.call.func.is_rooted() && during.call.root == rank;
+    if is_root || !others().all(|other| waits_at_last_for(other, rank, said)) {
         return None;
     }
     let waiter = others().find(|other| mostly_for(*other, said) == Some(rank))?;
+    // A GPU whose kernels do not wait cannot tell one operation from the next; one that waits can.
+    let has_waited_long = |waiter: &Said| waiter.last.is_some_and(|last| last.lasted() >= own.lasted() / 2);
     let now = guilty.last?;
-    (now.latest.map(|latest| latest.seq) == Some(during.seq)).then_some(Stall {
+    (now.is_in(during.seq) && has_waited_long(&said[waiter.index()])).then_some(Stall {
         class: StallClass::Slow,
         rank,
         waiter,
@@ -361,6 +370,49 @@ mod tests {
         let mut left = slow;
         left[2].first = left[2].last;
         assert_eq!(found_slow(&left), [None; 4], "it does not move: that is another report");
+    }
+
+    /// The same of a rank on a GPU, whose kernels count no bytes, and which has enqueued another call behind it.
+    fn lasts_on_gpu(peer: u32, percent: u8) -> Said {
+        let said = lasts(peer, percent);
+        let (latest, kernels) = (Some(call(Func::Broadcast, 8, 5)), Some(Kernels::default()));
+        let on_gpu = |standing| Standing { moved: None, latest, kernels, ..standing };
+        Said { first: said.first.map(on_gpu), last: said.last.map(on_gpu), ..said }
+    }
+
+    #[test]
+    fn a_gpu_for_which_all_others_wait_most_of_the_time_is_slow() {
+        let slow = [lasts_on_gpu(2, 95), lasts_on_gpu(0, 90), lasts_on_gpu(1, 10), lasts_on_gpu(2, 99)];
+        assert_eq!(found_slow(&slow), [Some((StallClass::Slow, 2, 0)); 4], "whoever asks");
+        let ring = [lasts_on_gpu(2, 95), lasts_on_gpu(0, 90), lasts_on_gpu(1, 90)];
+        assert_eq!(found_slow(&ring), [None; 3]);
+        let mut next = slow;
+        next[0].last = next[0].last.map(|last| Standing { lasted_ms: 200, ..last });
+        assert_eq!(diagnose_slow(Rank(2), &next), None, "one operation after the other");
+        let mut unseen = slow;
+        unseen[2].last = unseen[2].last.map(|last| Standing { idle: None, ..last });
+        assert_eq!(found_slow(&unseen), [None; 4], "nobody knows what it does");
+    }
+
+    #[test]
+    fn a_root_that_works_while_others_wait_is_not_slow() {
+        let of = |func, root| {
+            let record =
+                Some(CallRecord { call: Call { root: Rank(root), ..call(func, 7, 9).call }, seq: 7 });
+            let of_it = |standing| Standing { latest: record, during: record, ..standing };
+            [lasts(2, 95), lasts(0, 90), lasts(1, 10)].map(|said| Said {
+                first: said.first.map(of_it),
+                last: said.last.map(of_it),
+                ..said
+            })
+        };
+        assert_eq!(found_slow(&of(Func::Broadcast, 2)), [None; 3]);
+        assert_eq!(found_slow(&of(Func::Broadcast, 0)), [Some((StallClass::Slow, 2, 0)); 3]);
+        assert_eq!(
+            found_slow(&of(Func::AllGather, 2)),
+            [Some((StallClass::Slow, 2, 0)); 3],
+            "it has no root"
+        );
     }
 
     #[test]

@@ -28,6 +28,4 @@ pub(super) use idle::IdleWindow;
 pub use kernels::{KernelAt, Kernels};
 pub use links::{LinkUse, LinkWindow};
 pub use report::{Stall, StallClass};
-#[cfg(test)]
-pub(super) use standing::Idle;
-pub use standing::{StallNotice, Standing};
+pub use standing::{Idle, StallNotice, Standing};

@@ -23,6 +23,7 @@ mod copies;
 mod state;
 mod connect;
 mod stands;
+mod samples;
 mod hopeless;
 mod stopped;
 mod issue;

@@ -4,12 +4,13 @@ use super::driver::{CudaError, Event, StreamRef};
 use super::hopeless::HopelessWaits;
 use super::monitor::Monitor;
 use super::parts::CudaParts;
+use super::samples::Samples;
 use super::stands::{Found, Looks};
 use super::state::Cuda;
 use crate::gpu::KernelError;
 use crate::launch::{
-    Fault, Health, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, SlowWait, Standing,
-    announce,
+    Fault, Health, Idle, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, Slept, SlowWait,
+    Standing, announce,
 };
 use crate::machine::Verdict;
 use crate::plan::CallRecord;
@@ -28,6 +29,8 @@ pub(super) struct KernelProbe {
     calls_done: Mutex<u64>,
     /// What kernels that wait have said.
     looks: Mutex<Looks>,
+    /// How those of an operation that lasts divide their time.
+    samples: Mutex<Samples>,
     /// Whether what they wait for can still come.
     hopeless: Mutex<HopelessWaits>,
 }
@@ -44,8 +47,18 @@ impl KernelProbe {
         let recorder = self.health.recorder();
         let found = looks.look(monitor.stands(), (Instant::now(), recorder.ticks()))?;
         self.health.count_wait(found.peer(), found.ticks);
-        let Stands { launch, wait, .. } = found.stands;
-        Some((found, recorder.call_with(launch, wait.peer, wait.is_credit)))
+        Some((found, self.call_at(&found.stands)))
+    }
+
+    /// How the operation behind so many calls divides its time, and which it is, if it has lasted and was looked at.
+    fn divided(&self, done: u64) -> (Option<Idle>, Option<CallRecord>) {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        (samples.idle(done), samples.last(done).and_then(|stands| self.call_at(&stands)))
+    }
+
+    /// The call in which a kernel stands.
+    fn call_at(&self, &Stands { launch, wait, .. }: &Stands) -> Option<CallRecord> {
+        self.health.recorder().call_with(launch, wait.peer, wait.is_credit)
     }
 }
 
@@ -94,15 +107,18 @@ impl Probe for KernelProbe {
             let (wait, launch) = (stands.wait, stands.launch);
             KernelAt { peer: wait.peer, is_credit: wait.is_credit, step: wait.step, block, launch }
         });
+        let (idle, sampled) = self.divided(done);
+        let enqueued = || self.latest().filter(|_| done < begun);
         let is_known = monitor.as_ref().is_some_and(|monitor| !monitor.is_silent());
         let has_graphs = monitor.as_ref().is_some_and(|monitor| monitor.has_graphs());
         Standing {
             begun,
             done,
             latest,
-            during: found.and_then(|(_, record)| record).or_else(|| self.latest().filter(|_| done < begun)),
+            during: found.and_then(|(_, record)| record).or(sampled).or_else(enqueued),
             waits_for: waits.map(|at| at.peer),
             waited_ms: found.map_or(0, |(found, _)| found.waited.as_millis() as u64),
+            idle,
             kernels: (is_known || waits.is_some()).then_some(Kernels { waits, has_graphs }),
             ..Standing::default()
         }
@@ -116,6 +132,13 @@ impl Probe for KernelProbe {
             announce(&*self.notify, &self.health.fail(fault, standing.during));
         }
         again
+    }
+
+    fn sample(&self, slept: Slept) -> bool {
+        let Some(monitor) = self.monitor.upgrade() else { return false };
+        let done = *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.look(done, slept, monitor.stands())
     }
 
     fn is_polled(&self) -> bool {
@@ -164,6 +187,7 @@ impl Cuda {
             done: Arc::downgrade(self.order.done()),
             calls_done: Mutex::new(0),
             looks: Mutex::default(),
+            samples: Mutex::default(),
             hopeless: Mutex::default(),
         }
     }
