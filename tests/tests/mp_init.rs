@@ -1,6 +1,8 @@
 //! Ranks that come wrongly, or not at all, or with settings that cannot be used: a clear error on every rank, soon.
 
 use oxccl_tests::process::{Failure, Job, Launch, Process, SOON};
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
@@ -113,6 +115,39 @@ fn a_rank_that_never_comes() {
     assert!(took > Duration::from_millis(1900) && took < Duration::from_secs(4), "{took:?}");
 }
 
+/// The root waits for longer than the ranks do. They gave up first, and named nobody.
+#[test]
+fn a_rank_that_never_comes_is_named_within_the_ranks_own_time() {
+    let launch = Launch::impatient(RANK, 3, SOON).env("OXCCL_BOOTSTRAP_TIMEOUT", "2");
+    let mut job = Job::new();
+    job.ranks = [0, 2].map(|rank| launch.spawn(rank, "join")).into();
+    job.all_print("step join");
+    let begun = Instant::now();
+    all_refused(&mut job, "MissingRanks", &[1]);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+/// At random moments between the first connection and the last. The errors named healthy ranks, which waited for the stopped one too.
+#[test]
+fn a_rank_that_is_stopped_while_it_joins_is_named_alone() {
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, b"a rank is stopped while it joins");
+    let (mut found, nranks) = (0, 7);
+    for _ in 0..8 {
+        let stopped = 1 + rng.next_u32() % (nranks - 1);
+        let launch = Launch::new(RANK, nranks).env("OXCCL_BOOTSTRAP_TIMEOUT", "2").env("OXCCL_TIMEOUT", "2");
+        let mut job = launch.start("join barrier");
+        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 100_000)));
+        job.ranks[stopped as usize].signal(rustix::process::Signal::STOP);
+        for process in job.without(&[stopped]) {
+            // It may have been stopped before its process said what it does, or after all was done.
+            let Some(failure) = process.maybe_failure(SOON) else { continue };
+            assert_eq!(failure.guilty, [stopped], "rank {}: {failure:?}", process.rank);
+            found += 1;
+        }
+    }
+    assert!(found > 0, "no rank was stopped while it joined");
+}
+
 #[test]
 fn an_id_whose_root_is_gone() {
     let launch = Launch::without_id(RANK, 2);
@@ -149,6 +184,7 @@ fn settings_that_differ_between_ranks() {
                 "{failure:?}"
             );
             assert!(failure.text.contains(variable), "{failure:?}");
+            assert!(!failure.text.contains("GPU"), "of what does not matter here: {failure:?}");
         }
         job.assert_no_files_left();
     }

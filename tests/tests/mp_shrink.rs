@@ -3,7 +3,8 @@
 use oxccl_tests::process::{Job, Launch, SOON};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use std::time::Duration;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 /// The steps of a survivor.
@@ -124,6 +125,32 @@ fn another_rank_dies_at_random_moments_of_the_shrink() {
         "{outcomes:?}; the slowest was done {:.1} ms after the second death",
         slowest.as_secs_f64() * 1e3
     );
+}
+
+/// A rank is stopped, another dies: the first was named by some, and those for whom the stopped one had news by others, in three timeouts
+/// one after the other. Where nobody dies, the operation's timeout is the reason.
+#[test]
+fn a_stopped_rank_is_named_by_all_survivors_and_nobody_else_is() {
+    for (stopped, killed) in [(3, Some(1)), (0, Some(1)), (2, None)] {
+        let launch = Launch::new(RANK, 5).env("OXCCL_BOOTSTRAP_TIMEOUT", "3").env("OXCCL_TIMEOUT", "2");
+        let mut job = launch.start("join forever=all-reduce:10000 after exit-at-once shrink");
+        job.all_print("looping");
+        job.ranks[stopped as usize].signal(Signal::STOP);
+        if let Some(rank) = killed {
+            job.ranks[rank as usize].kill();
+        }
+        let others: Vec<u32> = killed.into_iter().chain([stopped]).collect();
+        for rank in job.without(&others) {
+            rank.line("step shrink", SOON);
+        }
+        let begun = Instant::now();
+        for rank in job.without(&others) {
+            let failure = rank.failure(SOON);
+            let found = (failure.kind.as_str(), failure.guilty.as_slice());
+            assert_eq!(found, ("MissingRanks", &[stopped][..]), "rank {}: {failure:?}", rank.rank);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    }
 }
 
 /// Figures, for docs/measurements: `cargo nextest run -p oxccl-tests --run-ignored only how_long_a_shrink --no-capture`.

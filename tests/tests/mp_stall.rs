@@ -54,6 +54,27 @@ fn warnings(job: &mut Job) -> Vec<String> {
     lines.into_iter().filter(|line| line.contains("WARN") && line.contains("stall")).collect()
 }
 
+/// A program that ends at its first error, without dropping its communicator, was taken for the one at fault: its last words were not
+/// written yet.
+#[test]
+fn who_ends_at_once_because_of_another_is_not_named_for_it() {
+    for round in 0..12 {
+        let launch = Launch::new(RANK, 5).env("OXCCL_TRANSPORT", ["shm", "tcp"][round % 2]);
+        let mut job = Job::new();
+        let hasty = [0, 2, 3, 4][round % 4];
+        for rank in 0..5 {
+            let launch = launch.clone().env("OXCCL_TIMEOUT", if rank == hasty { "1" } else { "20" });
+            job.ranks.push(launch.spawn(rank, "exit-at-once join forever=all-reduce:1000"));
+        }
+        job.all_print("looping");
+        job.ranks[1].signal(Signal::STOP);
+        for process in job.without(&[1]) {
+            let failure = process.failure(SOON);
+            assert_eq!(failure.guilty, [1], "round {round}, {hasty} ends first: {failure:?}");
+        }
+    }
+}
+
 #[test]
 fn a_stopped_process_is_named_once_and_forgotten_when_it_continues() {
     for transport in TRANSPORTS {

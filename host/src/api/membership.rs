@@ -228,4 +228,10 @@ impl Notify for NotifyByWatch {
             watch.abort(&why.told());
         }
     }
+
+    fn flush(&self) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.flush();
+        }
+    }
 }

@@ -22,7 +22,9 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, if this rank aborted
     /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]: of a rank that stays and goes meanwhile
-    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one.
+    /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one. [`BootstrapError::MissingRanks`]: ranks whose
+    /// processes live have not called it within the bootstrap's timeout, because they are stopped for example. All others get the same error, with
+    /// their numbers here, and can call it again without those.
     ///
     /// [`BootstrapError::PeerWentOn`]: the shrink failed on this rank after it had succeeded on the rank that the error names. This happens
     /// if a rank dies, or a connection breaks, at the very end of a shrink. This rank learns it at its next call, within a second, if
@@ -56,13 +58,17 @@ impl<M: Init> Comm<M> {
     /// calls it.
     ///
     /// # Errors
-    /// Those of [`Self::start_shrink`], but for ranks that go.
+    /// Those of [`Self::start_shrink`], but for ranks that go. A rank that lives and does not come is not left out: whether to go on without
+    /// it is the caller's decision, by [`Self::start_shrink`].
+    ///
     /// [`BootstrapError::PeerWentOn`]: a rank went when others had just finished, and they went on without this rank. End this process or
     /// come back as a new rank, as [`Self::start_shrink`] says. The others find their new communicator broken and shrink that one.
     pub fn shrink_to_living(&self) -> Result<Comm<M>, Error> {
         loop {
             let gone = self.gone();
             match self.start_shrink(&gone)?.wait() {
+                // All get it, and the first of them may be gone by now because of it.
+                Err(error @ Error::Bootstrap(BootstrapError::MissingRanks { .. })) => return Err(error),
                 // Another one has gone, before its connections were made or after: the ring says so soon, to all.
                 Err(error) if self.hears_of_another(&gone, &error) => {}
                 outcome => return outcome,
@@ -119,7 +125,6 @@ fn is_of_a_death(error: &Error) -> bool {
                 | BootstrapError::PeerAborted { .. }
                 | BootstrapError::RootLost { .. }
                 | BootstrapError::RootUnreachable { .. }
-                | BootstrapError::MissingRanks { .. }
         )
     };
     match error {

@@ -33,6 +33,10 @@ const REST: Duration = Duration::from_millis(50);
 const GOES_ON: Duration = Duration::from_millis(200);
 /// After a back-off of this long without descriptors, if no stranger holds one, none will be freed.
 const STARVED_AFTER: Duration = Duration::from_secs(2);
+/// How soon a rank hears that others leave, one of which ended while it connected here.
+const DEPARTURES_HEARD_WITHIN: Duration = Duration::from_millis(500);
+/// Connections that have ended and wait to be judged.
+const ENDED_MAX: usize = 64;
 /// So many refusals, and so many back-offs, are logged one by one, then only at powers of two.
 const LOGGED_ONE_BY_ONE: u64 = 32;
 
@@ -81,6 +85,10 @@ pub(crate) struct Acceptor {
     other_version: Option<Foreign>,
     /// Whether ranks may be leaving: one that searches for a new neighbour may then end while it connects here.
     ranks_leave: bool,
+    /// Whether it may be heard of later that ranks leave, so that connections which end are judged after a while.
+    judges_later: bool,
+    /// Connections that ended in the handshake: from where, how, and when to judge them.
+    ended: Vec<(SocketAddr, io::Error, Instant)>,
 }
 
 impl Acceptor {
@@ -100,7 +108,14 @@ impl Acceptor {
             starved: None,
             other_version: None,
             ranks_leave: false,
+            judges_later: false,
+            ended: Vec::new(),
         }
+    }
+
+    /// The same for a rank that has neighbours which leave, and search for others.
+    pub fn of_neighbours(self) -> Acceptor {
+        Acceptor { judges_later: true, ..self }
     }
 
     /// Another acceptor at the same listener, for another thread. Few connections prove themselves to it at once: those beyond that wait for a
@@ -117,6 +132,9 @@ impl Acceptor {
     /// From now on a connection that ends unauthenticated is most likely no stranger's, and no warning.
     pub fn expect_departures(&mut self) {
         self.ranks_leave = true;
+        for (remote, error, _) in self.ended.drain(..) {
+            log_departure(remote, &error);
+        }
     }
 
     /// Appends the descriptors to poll; [`drive`](Self::drive) expects the results in the same order.
@@ -145,6 +163,7 @@ impl Acceptor {
             .chain(self.resting_until)
             .chain(self.full_until)
             .chain(over)
+            .chain(self.ended.iter().map(|(.., at)| *at))
             .min()
     }
 
@@ -162,10 +181,15 @@ impl Acceptor {
                 let late: &dyn std::fmt::Display = &"it did not prove in time that it belongs to the job";
                 self.refuse(pending.remote, other_version.as_ref().map_or(late, |error| error));
             } else if is_ready {
-                self.advance(pending, accepted);
+                self.advance(now, pending, accepted);
             } else {
                 self.pending.push(pending);
             }
+        }
+        // They stand in the order of their end.
+        let due = self.ended.iter().take_while(|(.., at)| now >= *at).count();
+        for (remote, error, _) in self.ended.drain(..due).collect::<Vec<_>>() {
+            self.refuse(remote, &error);
         }
         if self.resting_until.is_some_and(|until| now >= until) {
             self.resting_until = None;
@@ -247,6 +271,7 @@ impl Acceptor {
         };
         let handshake = Handshake::acceptor(self.secret, self.me, ephemeral);
         self.advance(
+            now,
             Pending { stream, remote, handshake, since: now, deadline: now + self.timeout },
             accepted,
         );
@@ -263,7 +288,7 @@ impl Acceptor {
         true
     }
 
-    fn advance(&mut self, mut pending: Pending, accepted: &mut Vec<Accepted>) {
+    fn advance(&mut self, now: Instant, mut pending: Pending, accepted: &mut Vec<Accepted>) {
         let advanced = sock::advance(&pending.stream, &mut pending.handshake);
         // Who speaks another version may end when it hears so.
         if let (Err(_), Some(error)) = (&advanced, pending.handshake.other_version()) {
@@ -279,8 +304,9 @@ impl Acceptor {
                 }
             }
             Ok(Some(Err(error))) => self.distrust(pending.remote, error),
-            Err(error) if self.ranks_leave && sock::is_end(&error) => {
-                tracing::debug!(remote = %pending.remote, %error, "a connection to the bootstrap ended in the handshake");
+            Err(error) if self.ranks_leave && sock::is_end(&error) => log_departure(pending.remote, &error),
+            Err(error) if self.judges_later && sock::is_end(&error) && self.ended.len() < ENDED_MAX => {
+                self.ended.push((pending.remote, error, now + DEPARTURES_HEARD_WITHIN));
             }
             Err(error) => self.refuse(pending.remote, &error),
         }
@@ -312,6 +338,10 @@ impl Acceptor {
     }
 }
 
+fn log_departure(remote: SocketAddr, error: &io::Error) {
+    tracing::debug!(%remote, %error, "a connection to the bootstrap ended in the handshake");
+}
+
 /// Whether to log the event of this number: strangers, and a process without descriptors, could fill disks.
 fn is_logged(times: u64) -> bool {
     times <= LOGGED_ONE_BY_ONE || times.is_power_of_two()
@@ -320,6 +350,44 @@ fn is_logged(times: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Serves what is ready now, as of `now`.
+    fn drive(acceptor: &mut Acceptor, now: Instant) {
+        let mut fds = Vec::new();
+        acceptor.poll_fds(&mut fds);
+        let until = Instant::now() + Duration::from_millis(20);
+        sock::poll(&mut fds, Some(until)).expect("sockets");
+        let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        acceptor.drive(now, &ready, &mut Vec::new());
+    }
+
+    /// A rank that left while it connected here, as the search for a new neighbour does, was a warning if this rank had not heard yet that
+    /// ranks leave.
+    #[test]
+    fn a_connection_that_ends_is_no_warning_if_ranks_are_heard_to_leave_soon() {
+        for (leave, refusals) in [(true, 0), (false, 1)] {
+            let listener = sock::listen(std::net::Ipv4Addr::LOCALHOST.into(), 0).expect("a port");
+            let addr = listener.local_addr().expect("an address");
+            let secret = Secret::from_seed(b"s");
+            let mut acceptor =
+                Acceptor::new(listener, secret, Rank(0), Duration::from_secs(20)).of_neighbours();
+            drop(TcpStream::connect(addr).expect("it listens"));
+            let since = Instant::now();
+            while acceptor.ended.is_empty() {
+                assert!(since.elapsed() < Duration::from_secs(20), "its end is seen");
+                drive(&mut acceptor, since);
+            }
+            assert_eq!(
+                (acceptor.refusals(), acceptor.deadline()),
+                (0, Some(since + DEPARTURES_HEARD_WITHIN))
+            );
+            if leave {
+                acceptor.expect_departures();
+            }
+            drive(&mut acceptor, since + DEPARTURES_HEARD_WITHIN);
+            assert_eq!(acceptor.refusals(), refusals);
+        }
+    }
 
     #[test]
     fn a_day_without_descriptors_is_some_dozen_lines() {

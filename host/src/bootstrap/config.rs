@@ -15,7 +15,7 @@ pub(crate) const PEER_DEAD_AFTER: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct BootstrapConfig {
     /// Timeout for other ranks: the root counts from the first rank that registers, every other operation from its
-    /// own start. Default 120 s.
+    /// own start. Ranks tell the root theirs, and the shortest counts. Default 120 s.
     pub timeout: Duration,
     /// Time limit of a new connection's handshake. Default 5 s.
     pub handshake_timeout: Duration,

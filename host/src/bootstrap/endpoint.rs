@@ -29,13 +29,9 @@ use super::root_address;
 use super::service::Service;
 use super::side::far_parent;
 use super::sock::{self, Deadline};
-use super::state::{Place, Shared, State, Stop};
+use super::state::{Awaits, LONG_SHARE, Place, Shared, State, Stop};
 use crate::log;
 use crate::wire::{self, Message};
-
-/// The share of the timeout after which a rank that waits in an all-gather wants to know who is missing. Until then ranks hold blocks back, to
-/// send few messages.
-const PATIENCE_SHARE: u32 = 4;
 
 /// One rank's end of the bootstrap: its connections in ring and tree, its listener and the thread that serves them.
 ///
@@ -104,6 +100,7 @@ impl Bootstrap {
                 let addr = listener.local_addr();
                 let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
                 let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);
+                let acceptor = acceptor.of_neighbours();
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
         let (this, addr) = started.inspect_err(|_| join::register_and_leave(&mut root, nranks))?;
@@ -147,7 +144,7 @@ impl Bootstrap {
         if nranks == 1 {
             return Ok(());
         }
-        let deadline = self.deadline();
+        let (deadline, _wait) = (self.deadline(), self.shared.begin_wait(Awaits::Neighbours));
         let successor = Rank((me.0 + 1) % nranks);
         self.dial(Side::Next, Purpose::Ring, successor, assigned.successor, &deadline)?;
         if let Some((parent, addr)) = far_parent(me, nranks).zip(assigned.parent) {
@@ -160,9 +157,10 @@ impl Bootstrap {
         let failed = |state: &mut State| state.ring.broken().or_else(|| state.starved(me)).map(Err);
         let joined = self.shared.wait_for(&deadline, |state| all_up(state).or_else(|| failed(state)));
         joined.unwrap_or_else(|| {
+            let state = self.shared.lock();
             Err(BootstrapError::Timeout {
                 what: "waiting for a neighbour in the ring or the tree",
-                ranks: self.shared.lock().ring.awaited(),
+                ranks: state.ring.guilty(state.ring.awaited()),
                 waited: deadline.waited(),
             })
         })
@@ -249,13 +247,14 @@ impl Bootstrap {
     /// After an error no further collective works.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let _one_at_a_time = self.collective.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = self.deadline();
+        let (deadline, _wait) = (self.deadline(), self.shared.begin_wait(Awaits::Blocks));
         self.shared.lock().ring.submit(mine).inspect_err(|_| self.shared.wake())?;
         self.shared.wake();
         let take = |state: &mut State| state.ring.take_gathered();
         let gathered = self
             .shared
-            .wait_for(&deadline.at_most(self.shared.config.timeout / PATIENCE_SHARE), take)
+            .wait_for(&deadline.at_most(self.shared.config.timeout / LONG_SHARE), take)
+            // Until then ranks hold blocks back, to send few messages. Now this one wants to know who is missing.
             .or_else(|| {
                 self.shared.lock().ring.hurry();
                 self.shared.wake();
@@ -316,19 +315,20 @@ impl Bootstrap {
         self.reach().write_message(peer, &mut channel, message, deadline)
     }
 
-    /// As [`Self::recv`], from one of `members`, in the same way.
+    /// As [`Self::recv`], from any of these `peers` among `members`, in the same way. Returns from whom. A timeout names the last.
     pub(super) fn recv_among(
         &self,
-        peer: Rank,
+        peers: &[Rank],
         members: &[Rank],
         tag: u64,
         deadline: &Deadline,
-    ) -> Result<Vec<u8>, BootstrapError> {
-        let wanted = Hello { purpose: Purpose::Message, from: peer, to: self.rank(), tag };
+    ) -> Result<(Rank, Vec<u8>), BootstrapError> {
+        let hello = |from: &Rank| Hello { purpose: Purpose::Message, from: *from, to: self.rank(), tag };
+        let wanted: Vec<Hello> = peers.iter().map(hello).collect();
         let why_not = |state: &State| state.why_gone(members);
         let reach = self.reach();
-        let channel = reach.accept_unless(wanted, deadline, why_not)?;
-        reach.read_message(peer, channel, deadline)
+        let (from, channel) = reach.accept_unless(&wanted, deadline, why_not)?;
+        Ok((from, reach.read_message(from, channel, deadline)?))
     }
 
     /// The ranks that are known to be gone: their process or host has ended, or they have left.

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 
 use oxccl_shared::abi::Rank;
 
-use super::error::RankList;
 use super::gather::{Gathered, Gathers};
 use super::ring_wire::{BlockHead, PartHead};
 use super::side::{BRANCHES_MAX, Branch, Side, branches};
@@ -73,7 +72,7 @@ impl TreeGather {
     }
 
     /// The ranks whose block of the current all-gather has not come. It is exact once all have [hurried](Self::hurry).
-    pub fn missing(&self) -> RankList {
+    pub fn missing(&self) -> impl Iterator<Item = Rank> {
         self.gathers.missing()
     }
 

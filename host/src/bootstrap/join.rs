@@ -114,11 +114,12 @@ pub(crate) fn register(
     cancel: &Cancel,
 ) -> Result<Assigned, BootstrapError> {
     let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
-    // The root's own timeout names the missing ranks: leave it the time to report them.
+    // The root names the missing ranks when this rank's timeout is over, or another's: leave it the time to report them.
     let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
     let deadline = Deadline::after(patience).or_cancelled(cancel);
     let mut message = Vec::new();
-    frame::push(&mut message, KIND_REGISTER, &[&Register::of_this_process(nranks, listener).to_bytes()]);
+    let mine = Register::of_this_process(nranks, listener, config.timeout);
+    frame::push(&mut message, KIND_REGISTER, &[&mine.to_bytes()]);
     root.write_all(&message, &deadline).map_err(lost)?;
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
@@ -155,7 +156,8 @@ pub(crate) fn leave_unmet(id: &UniqueId, me: Rank, nranks: u32, config: &Bootstr
 pub(crate) fn register_and_leave(root: &mut Channel, nranks: u32) {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let mut message = Vec::new();
-    frame::push(&mut message, KIND_REGISTER, &[&Register::of_this_process(nranks, nowhere).to_bytes()]);
+    let mine = Register::of_this_process(nranks, nowhere, Duration::MAX);
+    frame::push(&mut message, KIND_REGISTER, &[&mine.to_bytes()]);
     let _ = root.write_all(&message, &Deadline::after(RETRY_MAX));
 }
 

@@ -11,7 +11,7 @@ use super::handshake::{Hello, Purpose};
 use super::join;
 use super::links::Links;
 use super::sock::Deadline;
-use super::state::{Shared, State};
+use super::state::{Awaits, Shared, State};
 use oxccl_shared::abi::Rank;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -129,6 +129,7 @@ impl Reach {
             return Err(error);
         }
         let hello = Hello { purpose, from: self.shared.me, to: peer, tag };
+        let _wait = self.shared.begin_wait(Awaits::Peer(peer));
         join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
     }
 
@@ -141,25 +142,29 @@ impl Reach {
     ) -> Result<Channel, BootstrapError> {
         self.listener_addr(peer)?;
         let wanted = Hello { purpose, from: peer, to: self.shared.me, tag };
-        self.accept_unless(wanted, deadline, |state| state.why_lost(peer))
+        self.accept_unless(&[wanted], deadline, |state| state.why_lost(peer)).map(|(_, channel)| channel)
     }
 
-    /// Accepts a connection, unless there is a reason why it cannot come.
+    /// Accepts one of some connections, unless there is a reason why none can come. Names the last in a timeout.
     pub(super) fn accept_unless(
         &self,
-        wanted: Hello,
+        wanted: &[Hello],
         deadline: &Deadline,
         why_not: impl Fn(&State) -> Option<BootstrapError>,
-    ) -> Result<Channel, BootstrapError> {
-        let (me, peer) = (self.shared.me, wanted.from);
+    ) -> Result<(Rank, Channel), BootstrapError> {
+        let me = self.shared.me;
+        let last = wanted.last().map(|wanted| wanted.from);
+        let _wait = last.map(|peer| self.shared.begin_wait(Awaits::Peer(peer)));
         let found = self.shared.wait_for(deadline, |state| {
-            let parked = take_parked(state, wanted).map(Ok);
+            let parked = wanted
+                .iter()
+                .find_map(|wanted| take_parked(state, *wanted).map(|channel| Ok((wanted.from, channel))));
             parked.or_else(|| why_not(state).or_else(|| state.starved(me)).map(Err))
         });
         found.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
                 what: "waiting for a peer to connect",
-                ranks: RankList::from_iter([peer]),
+                ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
                 waited: deadline.waited(),
             })
         })

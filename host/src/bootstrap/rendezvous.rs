@@ -90,13 +90,15 @@ pub struct Rendezvous {
     vanished: BTreeMap<Rank, Instant>,
     replies: VecDeque<(ConnId, Reply)>,
     answered_after_failure: u32,
+    /// The number of ranks of another job, which came with another number than the first rank.
+    others: u32,
 }
 
 /// A year: longer times may be beyond the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 impl Rendezvous {
-    /// Waits `unused` for a first rank, and `timeout` from then for the others.
+    /// Waits `unused` for a first rank, and `timeout` from then for the others; less, if a rank that has come is less patient.
     pub fn new(now: Instant, unused: Duration, timeout: Duration, jobs: Jobs) -> Rendezvous {
         Rendezvous {
             phase: Phase::Gathering { until: now + unused.min(LONGEST) },
@@ -109,6 +111,7 @@ impl Rendezvous {
             vanished: BTreeMap::new(),
             replies: VecDeque::new(),
             answered_after_failure: 0,
+            others: 0,
         }
     }
 
@@ -122,9 +125,12 @@ impl Rendezvous {
         register: Register,
     ) {
         self.tick(now);
-        let Register { nranks, listener, process, parent, .. } = register;
+        let Register { nranks, listener, process, parent, patience, .. } = register;
         let wants_root = register.wants_root && rank.0 == 0;
         let entry = Entry { conn, remote, listener, process, parent };
+        if self.expected.is_some_and(|(expected, ..)| nranks != expected) {
+            self.others = nranks;
+        }
         match self.phase {
             Phase::Gathering { .. } => {}
             // Two jobs: both fail.
@@ -165,6 +171,9 @@ impl Rendezvous {
             return self.answer_late(conn, failure);
         }
         self.entries.insert(rank, entry);
+        if let Phase::Gathering { until } = &mut self.phase {
+            *until = (*until).min(now + patience.min(LONGEST));
+        }
         if self.is_complete() {
             match self.settles_within() {
                 Some(time) => self.phase = Phase::Gathering { until: now + time },
@@ -323,9 +332,13 @@ impl Rendezvous {
         // A rank claimed twice has two processes to answer, two jobs have all of theirs. A missing or dead one may never come: the end of the
         // linger covers that.
         let surplus = match failure {
+            Failure::Duplicate { .. } | Failure::WorldSize { .. }
+                if self.jobs == Jobs::Any && self.others != 0 =>
+            {
+                self.others
+            }
             Failure::Duplicate { rank, .. } if rank.0 == 0 || self.jobs == Jobs::Any => nranks,
             Failure::Duplicate { .. } => 1,
-            Failure::WorldSize { nranks: others, .. } if self.jobs == Jobs::Any => others,
             _ => 0,
         };
         if self.answered_after_failure >= nranks.saturating_add(surplus) {

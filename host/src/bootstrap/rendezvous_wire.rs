@@ -31,15 +31,17 @@ pub struct Register {
     pub process: u32,
     /// The number of the process that started that one.
     pub parent: u32,
+    /// How long it waits for the others: its own timeout, which need not be the root's.
+    pub patience: Duration,
     /// It is a rank 0 that would be the root itself, and found the address in use.
     pub wants_root: bool,
 }
 
 impl Register {
     /// The registration of this process.
-    pub fn of_this_process(nranks: u32, listener: SocketAddr) -> Register {
+    pub fn of_this_process(nranks: u32, listener: SocketAddr, patience: Duration) -> Register {
         let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get() as u32);
-        Register { nranks, listener, process: std::process::id(), parent, wants_root: false }
+        Register { nranks, listener, process: std::process::id(), parent, patience, wants_root: false }
     }
 }
 
@@ -153,7 +155,7 @@ pub enum Failure {
 }
 
 impl Message for Register {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -218,7 +220,7 @@ mod tests {
             assert_eq!(Reply::from_bytes(&bytes), Ok(reply));
             assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
-        let register = Register::of_this_process(4, v4);
+        let register = Register::of_this_process(4, v4, Duration::MAX);
         assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
     }
 

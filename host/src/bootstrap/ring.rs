@@ -16,7 +16,8 @@
 //! the ring finds that nobody listens at its address; once the new successor has sent all events that it knows of, and
 //! a goodbye of that rank is not among them, it has died.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 
@@ -24,9 +25,10 @@ use super::error::{BootstrapError, RankList};
 use super::frame::{self, Decoder, Frame};
 use super::gather::GATHER_BYTES_MAX;
 use super::gather_tree::{PIECE_BYTES, TreeGather};
+use super::long_waits::LongWaits;
 use super::ring_wire::{
-    BlockHead, Finished, KIND_EVENT, KIND_FINISHED, KIND_GREETING, KIND_NOTE, KIND_PART, MembershipEvent,
-    NOTE_BYTES_MAX, Note, PartHead, REASON_BYTES_MAX,
+    BlockHead, KIND_EVENT, KIND_GREETING, KIND_MEETING, KIND_NOTE, KIND_PART, KIND_WAIT, LongWait,
+    MeetingEnd, MembershipEvent, NOTE_BYTES_MAX, Note, PartHead, REASON_BYTES_MAX,
 };
 pub use super::side::Side;
 use super::side::{Branch, branches};
@@ -91,14 +93,16 @@ pub struct Ring {
     links: [Link; Side::COUNT],
     /// All membership events so far, for neighbours to come; at most two per rank.
     history: Vec<MembershipEvent>,
-    /// Who has finished which meeting of survivors, for neighbours to come as well.
-    finished: Vec<Finished>,
+    /// How meetings of survivors have ended, for neighbours to come as well.
+    meetings: Vec<MeetingEnd>,
     /// Ranks known to be gone (dead or left), and those that have aborted.
     gone: Vec<bool>,
     aborted: Vec<bool>,
     gathers: TreeGather,
     /// Serial number of the last note of each rank: notes come from both sides, and count once.
     notes: Vec<u64>,
+    /// Who has waited for whom for long.
+    waits: LongWaits,
     events: VecDeque<PeerEvent>,
     /// Why no all-gather can complete any more.
     broken: Option<BootstrapError>,
@@ -124,11 +128,12 @@ impl Ring {
             nranks,
             links: Side::ALL.map(link),
             history: Vec::new(),
-            finished: Vec::new(),
+            meetings: Vec::new(),
             gone: vec![false; nranks as usize],
             aborted: vec![false; nranks as usize],
             gathers: TreeGather::new(me, nranks),
             notes: vec![0; nranks as usize],
+            waits: LongWaits::default(),
             events: VecDeque::new(),
             broken: None,
             has_lost_prev: false,
@@ -162,9 +167,7 @@ impl Ring {
             self.history
                 .iter()
                 .for_each(|event| frame::push(&mut link.out, KIND_EVENT, &[&event.to_bytes()]));
-            self.finished
-                .iter()
-                .for_each(|finished| frame::push(&mut link.out, KIND_FINISHED, &[&finished.to_bytes()]));
+            self.meetings.iter().for_each(|end| frame::push(&mut link.out, KIND_MEETING, &[&end.to_bytes()]));
         }
         frame::push(&mut link.out, KIND_GREETING, &[]);
         link.phase = LinkPhase::Up(peer);
@@ -273,9 +276,38 @@ impl Ring {
         self.send_parts();
     }
 
-    /// The ranks whose blocks are missing in the current all-gather, if it has been [hurried](Self::hurry).
+    /// The ranks whose blocks are missing in the current all-gather, if it has been [hurried](Self::hurry). Those that wait for others
+    /// themselves are not at fault: what they sent is behind a rank that passes nothing on.
     pub fn missing(&self) -> RankList {
-        self.gathers.missing()
+        let guilty: RankList = self.gathers.missing().filter(|rank| !self.waits.waits(*rank)).collect();
+        if guilty.is_empty() { self.gathers.missing().collect() } else { guilty }
+    }
+
+    /// The ranks at fault for a wait for `awaited`, as far as ranks have said for whom they wait.
+    pub fn guilty(&self, awaited: RankList) -> RankList {
+        self.waits.guilty(self.me, awaited)
+    }
+
+    /// This rank has been waiting for these for long, or waits no more: every rank learns it.
+    pub fn say_waiting(&mut self, awaited: Option<RankList>) {
+        let report = LongWait { rank: self.me, serial: self.waits.next_serial(self.me), awaited };
+        self.learn_wait(report, None);
+    }
+
+    fn on_wait(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
+        let report = LongWait::from_bytes(payload).map_err(|_| "a report of a wait that cannot be read")?;
+        let exists = |rank: &Rank| rank.0 < self.nranks;
+        if !exists(&report.rank) || !report.awaited.iter().flat_map(RankList::named).all(exists) {
+            return Err("a report of a wait of a rank that does not exist");
+        }
+        self.learn_wait(report, Some(side));
+        Ok(())
+    }
+
+    fn learn_wait(&mut self, report: LongWait, from: Option<Side>) {
+        if self.waits.note(report) {
+            self.flood(from, KIND_WAIT, &report.to_bytes());
+        }
     }
 
     /// The error if `peer` is known to be gone or to have aborted.
@@ -296,14 +328,22 @@ impl Ring {
         if let BootstrapError::PeerLost { rank } = error {
             self.learn(MembershipEvent::Died { rank }, None);
         }
-        self.abort(&error.to_string());
+        let in_vain = match &error {
+            BootstrapError::Timeout { ranks, waited, .. } if !ranks.is_empty() => Some((*ranks, *waited)),
+            _ => None,
+        };
+        self.say_aborted(&error.to_string(), in_vain);
         self.broken.get_or_insert(error);
     }
 
     /// Sends this rank's abort to the others.
     pub fn abort(&mut self, reason: &str) {
+        self.say_aborted(reason, None);
+    }
+
+    fn say_aborted(&mut self, reason: &str, in_vain: Option<(RankList, Duration)>) {
         let reason = wire::cut(reason, REASON_BYTES_MAX).to_owned();
-        self.learn(MembershipEvent::Aborted { rank: self.me, reason }, None);
+        self.learn(MembershipEvent::Aborted { rank: self.me, reason, in_vain }, None);
     }
 
     /// Says goodbye: later ends of neighbours are no deaths to this rank, and this rank's end is none to the others.
@@ -318,7 +358,8 @@ impl Ring {
         let ring = ring.map(|(side, step)| Branch { rank: self.around(step), side });
         let all = ring.into_iter().chain(branches(self.me, self.nranks));
         let waiting = all.filter(|branch| self.links[branch.side as usize].phase == LinkPhase::Waiting);
-        waiting.map(|branch| branch.rank).collect()
+        // Of two ranks each is before the other and after it.
+        waiting.map(|branch| branch.rank).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The connection by which this child in the tree comes, if it is awaited.
@@ -387,7 +428,8 @@ impl Ring {
             }
             KIND_PART => self.on_part(side, &frame.payload),
             KIND_NOTE => self.on_note(side, &frame.payload),
-            KIND_FINISHED => self.on_finished(side, &frame.payload),
+            KIND_MEETING => self.on_meeting(side, &frame.payload),
+            KIND_WAIT => self.on_wait(side, &frame.payload),
             KIND_EVENT => {
                 let event = MembershipEvent::from_bytes(&frame.payload)
                     .map_err(|_| "a membership event that cannot be read")?;
@@ -445,28 +487,49 @@ impl Ring {
 
     /// This rank has finished a meeting of survivors: every rank learns it, those that repair the ring meanwhile too.
     pub fn finish(&mut self, meeting: u64) {
-        self.learn_finished(Finished { rank: self.me, meeting }, None);
+        self.learn_end(MeetingEnd::Finished { rank: self.me, meeting }, None);
+    }
+
+    /// Ranks did not come to a meeting of survivors: every rank learns it in the same way, and the first that says so counts.
+    pub fn miss(&mut self, meeting: u64, missing: RankList) {
+        self.learn_end(MeetingEnd::Missed { missing, meeting }, None);
     }
 
     /// Whether a rank has finished a meeting.
     pub fn has_finished(&self, rank: Rank, meeting: u64) -> bool {
-        self.finished.contains(&Finished { rank, meeting })
+        self.meetings.contains(&MeetingEnd::Finished { rank, meeting })
     }
 
-    fn on_finished(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
-        let finished =
-            Finished::from_bytes(payload).map_err(|_| "an end of a meeting that cannot be read")?;
-        if finished.rank.0 >= self.nranks {
+    /// The ranks that did not come to a meeting, if it has failed for that.
+    pub fn missed(&self, meeting: u64) -> Option<RankList> {
+        self.meetings.iter().find_map(|end| match end {
+            MeetingEnd::Missed { missing, meeting: of } if *of == meeting => Some(*missing),
+            _ => None,
+        })
+    }
+
+    fn on_meeting(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
+        let end = MeetingEnd::from_bytes(payload).map_err(|_| "an end of a meeting that cannot be read")?;
+        let exists = |rank: &Rank| rank.0 < self.nranks;
+        let is_known = match &end {
+            MeetingEnd::Finished { rank, .. } => exists(rank),
+            MeetingEnd::Missed { missing, .. } => missing.named().iter().all(exists),
+        };
+        if !is_known {
             return Err("an end of a meeting of a rank that does not exist");
         }
-        self.learn_finished(finished, Some(side));
+        self.learn_end(end, Some(side));
         Ok(())
     }
 
-    fn learn_finished(&mut self, finished: Finished, from: Option<Side>) {
-        if !self.leaving && !self.has_finished(finished.rank, finished.meeting) {
-            self.flood(from, KIND_FINISHED, &finished.to_bytes());
-            self.finished.push(finished);
+    fn learn_end(&mut self, end: MeetingEnd, from: Option<Side>) {
+        let is_known = match end {
+            MeetingEnd::Finished { rank, meeting } => self.has_finished(rank, meeting),
+            MeetingEnd::Missed { meeting, .. } => self.missed(meeting).is_some(),
+        };
+        if !self.leaving && !is_known {
+            self.flood(from, KIND_MEETING, &end.to_bytes());
+            self.meetings.push(end);
         }
     }
 
@@ -528,7 +591,7 @@ impl Ring {
         }
         match event {
             MembershipEvent::Died { rank } => self.events.push_back(PeerEvent::PeerDied { rank: *rank }),
-            MembershipEvent::Aborted { rank, reason } => {
+            MembershipEvent::Aborted { rank, reason, .. } => {
                 self.events.push_back(PeerEvent::PeerAborted { rank: *rank, reason: reason.clone() });
             }
             MembershipEvent::Left { rank, .. } => {

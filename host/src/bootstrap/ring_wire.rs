@@ -1,12 +1,14 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between neighbours in the ring.
-//! Gives: [`MembershipEvent`], [`PartHead`] and [`BlockHead`], [`Note`].
+//! Gives: [`MembershipEvent`], [`MeetingEnd`], [`LongWait`], [`PartHead`] and [`BlockHead`], [`Note`].
 //! Never: decides which ranks receive one; that is `ring`.
+
+use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::BootstrapError;
+use super::error::{BootstrapError, RankList};
 use crate::wire::Message;
 
 /// Frame kind: a [`PartHead`], then blocks, each behind its [`BlockHead`].
@@ -18,8 +20,10 @@ pub(super) const KIND_GREETING: u8 = 3;
 /// Frame kind: a [`Note`].
 pub(super) const KIND_NOTE: u8 = 4;
 
-/// Frame kind: a [`Finished`].
-pub(super) const KIND_FINISHED: u8 = 5;
+/// Frame kind: a [`MeetingEnd`].
+pub(super) const KIND_MEETING: u8 = 5;
+/// Frame kind: a [`LongWait`].
+pub(super) const KIND_WAIT: u8 = 6;
 
 /// The longest reason that an abort carries.
 pub const REASON_BYTES_MAX: usize = 256;
@@ -40,6 +44,8 @@ pub enum MembershipEvent {
         rank: Rank,
         /// Its reason.
         reason: String,
+        /// If it gave up waiting: for which ranks, and after how long.
+        in_vain: Option<(RankList, Duration)>,
     },
     /// A rank left.
     Left {
@@ -64,7 +70,10 @@ impl MembershipEvent {
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
-            MembershipEvent::Aborted { rank, reason } => {
+            MembershipEvent::Aborted { in_vain: Some((ranks, waited)), .. } => {
+                BootstrapError::Timeout { what: "a wait of another rank", ranks: *ranks, waited: *waited }
+            }
+            MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }
             }
             MembershipEvent::Left { rank, .. } => BootstrapError::PeerLeft { rank: *rank },
@@ -73,26 +82,52 @@ impl MembershipEvent {
 }
 
 impl Message for MembershipEvent {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 16 + REASON_BYTES_MAX;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 96 + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         !matches!(self, MembershipEvent::Aborted { reason, .. } if reason.len() > REASON_BYTES_MAX)
     }
 }
 
-/// A rank has finished a meeting: it has the communicator that some ranks met for, and comes to no other meeting by itself.
+/// How a meeting of survivors has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Finished {
-    /// The rank.
-    pub rank: Rank,
-    /// The meeting's tag.
-    pub meeting: u64,
+pub enum MeetingEnd {
+    /// A rank has finished it: it has the communicator that they met for, and comes to no other meeting by itself.
+    Finished {
+        /// The rank.
+        rank: Rank,
+        /// The meeting's tag.
+        meeting: u64,
+    },
+    /// These ranks did not come in time, so it has failed for all.
+    Missed {
+        /// The ranks, by their numbers in the communicator whose ranks met.
+        missing: RankList,
+        /// The meeting's tag.
+        meeting: u64,
+    },
 }
 
-impl Message for Finished {
+impl Message for MeetingEnd {
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 72;
+}
+
+/// A rank's report of whom it has been waiting for, for long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LongWait {
+    /// The rank.
+    pub rank: Rank,
+    /// Serial number among its reports.
+    pub serial: u64,
+    /// Those that it knows it waits for; `None`: it waits no more.
+    pub awaited: Option<RankList>,
+}
+
+impl Message for LongWait {
     const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 24;
+    const BYTES_MAX: usize = 72;
 }
 
 /// Header of a piece of what a neighbour in the tree is sent in an all-gather.
@@ -154,6 +189,7 @@ mod tests {
             MembershipEvent::Aborted {
                 rank: Rank(4),
                 reason: "the GPU fell off the bus: Überhitzung".into(),
+                in_vain: None,
             },
             MembershipEvent::Left { rank: Rank(5), gathers: 17 },
         ] {
@@ -164,7 +200,9 @@ mod tests {
     #[test]
     fn the_longest_messages_are_sent_and_longer_reasons_are_refused() {
         let rank = Rank(u32::MAX);
-        let aborted = |len| MembershipEvent::Aborted { rank, reason: "x".repeat(len) };
+        let ranks: RankList = (0..9).map(|rank| Rank(u32::MAX - rank)).collect();
+        let in_vain = Some((ranks, Duration::MAX));
+        let aborted = |len| MembershipEvent::Aborted { rank, reason: "x".repeat(len), in_vain };
         let longest = aborted(REASON_BYTES_MAX);
         assert_eq!(MembershipEvent::from_bytes(&longest.to_bytes()), Ok(longest));
         let longer = aborted(REASON_BYTES_MAX + 1).to_bytes();
@@ -176,6 +214,10 @@ mod tests {
         assert_eq!(Note::from_bytes(&note.to_bytes()), Ok(note));
         let head = BlockHead { origin: rank, len_bytes: u32::MAX };
         assert_eq!(BlockHead::from_bytes(&head.to_bytes()), Ok(head));
+        let wait = LongWait { rank, serial: u64::MAX, awaited: Some(ranks) };
+        assert_eq!(LongWait::from_bytes(&wait.to_bytes()), Ok(wait));
+        let missed = MeetingEnd::Missed { missing: ranks, meeting: u64::MAX };
+        assert_eq!(MeetingEnd::from_bytes(&missed.to_bytes()), Ok(missed));
         let part = PartHead { gather: u64::MAX, is_last: true, is_hurried: true };
         assert_eq!(PartHead::from_bytes(&part.to_bytes()), Ok(part));
     }

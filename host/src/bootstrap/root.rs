@@ -262,6 +262,10 @@ impl Service {
     fn answer(&mut self, now: Instant) {
         while let Some((conn, reply)) = self.rendezvous.next_reply() {
             let is_rank_zero = self.conns.get(&conn.0).is_some_and(|conn| conn.rank.0 == 0);
+            // While ranks come, more may be on their way.
+            if let Some((.., until)) = &mut self.held {
+                *until = (*until).max(now + held_for(&reply));
+            }
             match is_rank_zero && self.held.is_none() {
                 true => self.held = Some((conn, reply, now + held_for(&reply))),
                 false => self.send(now, conn, &reply),

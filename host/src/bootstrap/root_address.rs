@@ -98,7 +98,7 @@ fn claim(
 
 fn answer_to_claim(root: &mut Channel, nranks: u32, deadline: &Deadline) -> io::Result<Option<Failure>> {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    let claim = Register { wants_root: true, ..Register::of_this_process(nranks, nowhere) };
+    let claim = Register { wants_root: true, ..Register::of_this_process(nranks, nowhere, Duration::MAX) };
     let mut message = Vec::new();
     frame::push(&mut message, KIND_REGISTER, &[&claim.to_bytes()]);
     root.write_all(&message, deadline)?;

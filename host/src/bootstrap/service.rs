@@ -45,6 +45,8 @@ pub(crate) struct Service {
     /// When the owner wants to be called, and when to look at the meeting of survivors.
     tick_at: Option<Instant>,
     meeting_at: Option<Instant>,
+    /// When a wait of the owner's is long.
+    long_wait_at: Option<Instant>,
     silences: Silences,
     buffer: Vec<u8>,
 }
@@ -67,6 +69,7 @@ impl Service {
             leave_until: None,
             tick_at: None,
             meeting_at: None,
+            long_wait_at: None,
             silences: Silences::default(),
             buffer: vec![0; READ_BYTES],
         }
@@ -75,6 +78,7 @@ impl Service {
     /// Runs until stopped.
     pub fn run(mut self) {
         let mut accepted = Vec::new();
+        self.shared.lock().thread = Some(std::thread::current().id());
         while self.settle() {
             let ready = match self.wait() {
                 Ok(ready) => ready,
@@ -136,15 +140,22 @@ impl Service {
             self.write(Side::Prev);
             self.attach(&mut state, Side::Prev, peer, channel);
         }
+        self.long_wait_at = state.say_long_waits(Instant::now());
         Side::ALL.into_iter().for_each(|side| self.fetch_output(&mut state, side));
         let owes_event = state.ring.owes_an_event();
         if state.end_hopeless_meeting(Instant::now()) {
             shared.announce_change();
         }
         self.meeting_at = state.meeting_ends_at();
+        let flushes = state.flushes_asked;
+        let is_asked = flushes != state.flushes_done;
         drop(state);
         for side in Side::ALL {
             self.write(side);
+        }
+        if is_asked && self.links.iter().flatten().all(|link| link.out.is_empty()) {
+            shared.lock().flushes_done = flushes;
+            shared.announce_change();
         }
         self.deliver();
         self.tick();
@@ -225,7 +236,7 @@ impl Service {
         }
         self.repair.poll_fd(&mut fds);
         self.acceptor.poll_fds(&mut fds);
-        let owners = [self.leave_until, self.tick_at, self.meeting_at];
+        let owners = [self.leave_until, self.tick_at, self.meeting_at, self.long_wait_at];
         let until = owners.into_iter().chain([self.acceptor.deadline(), self.repair.deadline()]);
         sock::poll(&mut fds, until.flatten().min())?;
         let mut answers = fds.iter().map(PollFd::revents);

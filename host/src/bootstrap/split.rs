@@ -3,20 +3,29 @@
 //! Gives: the child's bootstrap, independent of the parent from then on.
 //! Never: sends a secret: parent and child derive the child's from their own.
 
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
 use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
-use super::error::BootstrapError;
+use super::error::{BootstrapError, RankList};
+use super::handshake::Purpose;
 use super::id::{RootKind, UniqueId};
 use super::join;
 use super::rendezvous_wire::ListenerAddr;
 use super::sock::Deadline;
-use super::state::Meeting;
+use super::state::{Meeting, State};
 use crate::wire::{Message, digest};
+
+/// The share of the timeout after which the first member tells all others where they meet: some between did not pass it on.
+const PATIENCE_SHARE: u32 = 8;
+/// How long a member that is told may take to answer a connection: its bootstrap thread does, unless the process is stopped.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How soon a member hears of the others why a meeting has failed on them.
+const REASONS_TAKE: Duration = Duration::from_millis(500);
 
 impl Bootstrap {
     /// Creates a child of `members`, whose order gives the ranks of the child. Collective over the parent: ranks that
@@ -59,7 +68,8 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. [`BootstrapError::PeerWentOn`]: a
-    /// member has finished a meeting that failed on this rank, and does not come. Those of joining.
+    /// member has finished a meeting that failed on this rank, and does not come. [`BootstrapError::MissingRanks`], by their numbers here: members
+    /// have not come in time, and all others get the same error. Those of joining.
     pub fn split_among(
         &self,
         members: &[Rank],
@@ -73,7 +83,8 @@ impl Bootstrap {
         let attempt = Cancel::default();
         let ends = attempt.clone();
         cancel.on_call(move || ends.cancel());
-        let meeting = Meeting { members: members.to_vec(), cancel: attempt.clone(), ends_at: None };
+        let (tag, since) = (meeting_tag(members, number), Instant::now());
+        let meeting = Meeting { members: members.to_vec(), tag, cancel: attempt.clone(), ends_at: None };
         let mut state = self.shared.lock();
         state.meeting = Some(meeting);
         state.end_hopeless_meeting(Instant::now());
@@ -81,14 +92,50 @@ impl Bootstrap {
         // The thread is to see when it ends.
         self.shared.wake();
         let child = self.meet(members, number, &attempt);
+        if let Err(error) = &child
+            && !attempt.is_called()
+            && !cancel.is_called()
+        {
+            self.say_who_is_missing(members, tag, error);
+        }
         let mut state = self.shared.lock();
         state.meeting = None;
-        child.map_err(|error| match (state.why_gone(members), state.who_went_on(members)) {
-            _ if cancel.is_called() => BootstrapError::Aborted,
-            (Some(gone), _) => gone,
-            (None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
-            _ => error,
+        // Whoever was told twice where to meet.
+        state.parked.retain(|parked| (parked.hello.purpose, parked.hello.tag) != (Purpose::Message, tag));
+        child.map_err(|error| {
+            match (state.ring.missed(tag), state.why_gone(members), state.who_went_on(members)) {
+                _ if cancel.is_called() => BootstrapError::Aborted,
+                // All get this one, even if some have ended for it meanwhile.
+                (Some(ranks), ..) => {
+                    BootstrapError::MissingRanks { ranks, nranks: self.nranks(), waited: since.elapsed() }
+                }
+                (None, Some(gone), _) => gone,
+                (None, None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
+                _ => error,
+            }
         })
+    }
+
+    /// If the meeting has failed for lack of members whose processes live, all learn it before this rank returns, and perhaps ends: nobody
+    /// takes this one for missing.
+    fn say_who_is_missing(&self, members: &[Rank], tag: u64, error: &BootstrapError) {
+        let is_told = |error: &BootstrapError| matches!(error, BootstrapError::PeerAborted { .. });
+        if is_told(error) {
+            // Who aborted the child has told the parent why, or does soon.
+            let knows = |state: &mut State| {
+                (state.ring.missed(tag).is_some() || state.why_gone(members).is_some()).then_some(())
+            };
+            let _ = self.shared.wait_for(&Deadline::after(REASONS_TAKE).outlasting_abort(), knows);
+        }
+        let mut state = self.shared.lock();
+        let lives = |rank: &Rank| !state.ring.is_gone(*rank);
+        let missing: RankList = missing(members, error).into_iter().filter(lives).collect();
+        if missing.is_empty() {
+            return;
+        }
+        state.ring.miss(tag, missing);
+        drop(state);
+        self.shared.flush();
     }
 
     /// After [`Self::split_among`] by the same members and number, and whatever else its caller needed of them: whether this rank has what
@@ -117,23 +164,57 @@ impl Bootstrap {
             UniqueId::create_with(secret, &root_config)?.root_addr()
         } else {
             let what = "its address cannot be read";
-            let from = members[teller(place) as usize];
-            let bytes = self.recv_among(from, members, tag, &deadline)?;
+            let from = [teller(place), 0].map(|place| members[place as usize]);
+            let told = self.recv_among(&from, members, tag, &deadline);
+            let (from, bytes) = told.map_err(|error| match error {
+                // Whoever was between, the first member would have told all by now.
+                BootstrapError::Timeout { what, waited, .. } => {
+                    BootstrapError::Timeout { what, ranks: RankList::from_iter([Rank(0)]), waited }
+                }
+                error => error,
+            })?;
             ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: from, what })?.addr
         };
         let id = UniqueId::new(addr, secret, RootKind::Created);
         let bytes = ListenerAddr { addr }.to_bytes();
         let nranks = members.len() as u32;
-        let told = told(place, nranks).map(|to| {
-            self.send_among(members[to as usize], members, tag, &bytes, &deadline) //
-        });
-        // Those who can be reached hear of it even if another cannot; the root would wait for that one.
-        let failed = told.filter_map(Result::err).reduce(|first, _| first);
+        let tell = |to: u32| {
+            let deadline = deadline.at_most(ANSWERS_WITHIN.min(config.handshake_timeout));
+            self.send_among(members[to as usize], members, tag, &bytes, &deadline)
+        };
+        let told = told(place, nranks).map(tell);
+        // Those who can be reached hear of it even if another cannot; the root would wait for that one. Whoever does not answer may be
+        // stopped for a moment: if it does not come, the root names it.
+        let is_timeout = |error: &BootstrapError| matches!(error, BootstrapError::Timeout { .. });
+        let failed = told.filter_map(Result::err).filter(|error| !is_timeout(error)).reduce(|first, _| first);
         if let Some(error) = failed {
             join::leave_unmet(&id, Rank(place), nranks, config);
             return Err(error);
         }
-        Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel)
+        let connect = || Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);
+        if place != 0 || nranks <= 2 {
+            return connect();
+        }
+        // A member that is stopped, or does not come, does not tell those after it.
+        std::thread::scope(|scope| {
+            let ((over, waits), has_met) = (channel::<()>(), Cancel::default());
+            let is_over = has_met.clone();
+            let tell_all = move || {
+                if waits.recv_timeout(config.timeout / PATIENCE_SHARE) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                // Whoever does not answer is named by the root.
+                (1..nranks).take_while(|_| !is_over.is_called()).for_each(|to| drop(tell(to)));
+            };
+            let helper = std::thread::Builder::new().name("oxccl-meeting".into());
+            if let Err(error) = helper.spawn_scoped(scope, tell_all) {
+                tracing::warn!(%error, "cannot start a thread; members that others do not tell of the meeting will miss it");
+            }
+            let child = connect();
+            has_met.cancel();
+            drop(over);
+            child
+        })
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,
@@ -164,6 +245,19 @@ fn teller(place: u32) -> u32 {
 fn told(place: u32, members: u32) -> impl Iterator<Item = u32> {
     let steps = if place == 0 { u32::BITS - 1 } else { place.trailing_zeros() };
     (0..steps).rev().map(move |step| place + (1 << step)).filter(move |to| *to < members)
+}
+
+/// The members that the error of a meeting names as missing, by their places. The root is the first member's.
+fn missing(members: &[Rank], error: &BootstrapError) -> Vec<Rank> {
+    let places = match error {
+        BootstrapError::MissingRanks { ranks, .. } => ranks.named(),
+        BootstrapError::Timeout { ranks, .. } if !ranks.is_empty() => ranks.named(),
+        BootstrapError::Timeout { .. } | BootstrapError::RootUnreachable { errno: libc::ETIMEDOUT, .. } => {
+            &[Rank(0)]
+        }
+        _ => &[],
+    };
+    places.iter().filter_map(|place| members.get(place.index()).copied()).collect()
 }
 
 /// Distinguishes the meetings of a communicator's ranks.

@@ -3,8 +3,10 @@
 //! Gives: [`Shared`]: the state of one rank's bootstrap under one lock, for the owner, the thread and ring repair.
 //! Never: touches a socket, except to wake the thread.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
@@ -14,7 +16,7 @@ use super::acceptor::Accepted;
 use super::cancel::Cancel;
 use super::channel::Channel;
 use super::config::BootstrapConfig;
-use super::error::BootstrapError;
+use super::error::{BootstrapError, RankList};
 use super::incidents::Incidents;
 use super::links::Links;
 use super::ring::{PeerEvent, Ring, Side};
@@ -29,6 +31,11 @@ pub(crate) const ABORTED_WAITS: Duration = Duration::from_secs(2);
 /// How long ranks that a meeting failed on wait in the next one for ranks that have finished that one: these find their communicator broken
 /// by the same death, and may come.
 const MAY_COME_BACK: Duration = Duration::from_millis(500);
+
+/// The share of the timeout after which a wait is long.
+pub(crate) const LONG_SHARE: u32 = 4;
+/// How long a rank that is about to fail waits until its last words are written.
+const FLUSH_MAX: Duration = Duration::from_millis(100);
 
 /// Called for every [`PeerEvent`], on the service's thread.
 pub type OnEvent = Box<dyn Fn(PeerEvent) + Send>;
@@ -59,10 +66,52 @@ pub(crate) enum Stop {
 /// Ranks that make a communicator without the others, which may be gone.
 pub(crate) struct Meeting {
     pub members: Vec<Rank>,
+    /// Distinguishes it from others.
+    pub tag: u64,
     /// Ends the join.
     pub cancel: Cancel,
     /// When to give up because of a member that has gone on without this rank.
     pub ends_at: Option<Instant>,
+}
+
+/// What a thread of the owner waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Awaits {
+    /// The neighbours' connections.
+    Neighbours,
+    /// The blocks of an all-gather.
+    Blocks,
+    /// A rank that is to connect.
+    Peer(Rank),
+}
+
+/// A wait of a thread of the owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    what: Awaits,
+    /// When the others are told of it.
+    long_at: Instant,
+}
+
+/// The wait lasts until this is dropped.
+pub(crate) struct WaitGuard<'a> {
+    shared: &'a Shared,
+    wait: Waiting,
+}
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        let is_this = |wait: &Waiting| (wait.what, wait.long_at) == (self.wait.what, self.wait.long_at);
+        if let Some(at) = state.waiting.iter().position(is_this) {
+            state.waiting.swap_remove(at);
+        }
+        let was_said = state.said_waiting.is_some();
+        drop(state);
+        if was_said {
+            self.shared.wake();
+        }
+    }
 }
 
 /// State shared by owner and thread.
@@ -99,6 +148,14 @@ pub(crate) struct State {
     pub meeting: Option<Meeting>,
     /// The tags of those that failed on this rank.
     pub failed_meetings: Vec<u64>,
+    /// The waits of the owner's threads, and what the others were told of those that last.
+    pub waiting: Vec<Waiting>,
+    pub said_waiting: Option<RankList>,
+    /// The thread, once it runs.
+    pub thread: Option<ThreadId>,
+    /// How often somebody wanted all output written, and how many of these wishes are fulfilled.
+    pub flushes_asked: u64,
+    pub flushes_done: u64,
     /// Every rank's listener address; known once the ring has gathered them.
     pub addrs: Vec<std::net::SocketAddr>,
     /// Where every rank is, and the communicator's number; known from then on.
@@ -107,13 +164,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Why `peer` is lost, if it is. If `peer` gave up because of another rank's earlier loss, the error names that
-    /// rank.
+    /// Why `peer` is lost, if it is. If it gave up, ended or left after another rank's loss, the error names that rank.
     pub fn why_lost(&self, peer: Rank) -> Option<BootstrapError> {
         let lost = self.ring.lost(peer)?;
-        Some(
-            self.ring.broken().filter(|_| matches!(lost, BootstrapError::PeerAborted { .. })).unwrap_or(lost),
-        )
+        Some(self.ring.broken().unwrap_or(lost))
     }
 
     /// Why one of these ranks cannot take part in anything any more: its process or host is gone, or it has left. One that has only
@@ -134,7 +188,8 @@ impl State {
         members.iter().copied().find(went_on)
     }
 
-    /// Ends the meeting of survivors of which one is gone, or has gone on without this rank and does not come back. Whether it ended now.
+    /// Ends the meeting of survivors of which one is gone, or has gone on without this rank and does not come back, or to which one is known
+    /// not to come. Whether it ended now.
     pub fn end_hopeless_meeting(&mut self, now: Instant) -> bool {
         let Some(meeting) = self.meeting.as_ref().filter(|meeting| !meeting.cancel.is_called()) else {
             return false;
@@ -145,11 +200,31 @@ impl State {
         if is_alone {
             meeting.ends_at.get_or_insert(now + MAY_COME_BACK);
         }
-        let is_hopeless = has_lost || meeting.ends_at.is_some_and(|at| now >= at);
+        let is_missed = self.ring.missed(meeting.tag).is_some();
+        let is_hopeless = has_lost || is_missed || meeting.ends_at.is_some_and(|at| now >= at);
         if is_hopeless {
             meeting.cancel.cancel();
         }
         is_hopeless
+    }
+
+    /// Tells the others of waits that last for long, or are over. Returns when to call it again.
+    pub fn say_long_waits(&mut self, now: Instant) -> Option<Instant> {
+        let (long, short): (Vec<Waiting>, Vec<Waiting>) =
+            self.waiting.iter().partition(|wait| now >= wait.long_at);
+        let awaited = long.iter().flat_map(|wait| match wait.what {
+            Awaits::Neighbours => self.ring.awaited().named().to_vec(),
+            // The blocks themselves tell who is missing.
+            Awaits::Blocks => Vec::new(),
+            Awaits::Peer(peer) => vec![peer],
+        });
+        let awaited: BTreeSet<Rank> = awaited.collect();
+        let said = (!long.is_empty()).then(|| awaited.into_iter().collect());
+        if said != self.said_waiting {
+            self.said_waiting = said;
+            self.ring.say_waiting(said);
+        }
+        short.iter().map(|wait| wait.long_at).min()
     }
 
     /// When the meeting ends unless those that have gone on come back.
@@ -185,6 +260,11 @@ impl Shared {
             aborted_at: None,
             meeting: None,
             failed_meetings: Vec::new(),
+            waiting: Vec::new(),
+            said_waiting: None,
+            thread: None,
+            flushes_asked: 0,
+            flushes_done: 0,
             addrs: Vec::new(),
             places: Vec::new(),
             number: 0,
@@ -218,6 +298,32 @@ impl Shared {
     /// Notifies callers of [`Self::wait_for`] of a change.
     pub fn announce_change(&self) {
         self.changed.notify_all();
+    }
+
+    /// A thread of the owner's begins to wait. If that lasts, the other ranks learn for whom, and do not take this rank for the one at
+    /// fault.
+    pub fn begin_wait(&self, what: Awaits) -> WaitGuard<'_> {
+        let wait = Waiting { what, long_at: Deadline::after(self.config.timeout / LONG_SHARE).next_look() };
+        self.lock().waiting.push(wait);
+        self.wake();
+        WaitGuard { shared: self, wait }
+    }
+
+    /// Waits until the thread has written what there was to write, so that other ranks hear of it even if this process ends now. Not for
+    /// long: a neighbour may not read.
+    pub fn flush(&self) {
+        let mut state = self.lock();
+        // The thread writes when its callback returns.
+        if state.thread == Some(std::thread::current().id()) {
+            return;
+        }
+        state.flushes_asked += 1;
+        let mine = state.flushes_asked;
+        drop(state);
+        self.wake();
+        let is_done = |state: &mut State| (state.flushes_done >= mine).then_some(());
+        // In vain: the bytes wait in the kernel, or for a neighbour.
+        let _ = self.wait_for(&Deadline::after(FLUSH_MAX).outlasting_abort(), is_done);
     }
 
     /// Waits until `look` returns something; calls it again after every change by the thread. `None` on timeout, when joining is

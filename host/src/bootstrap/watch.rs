@@ -60,6 +60,11 @@ impl Watch {
         self.bootstrap.note(note);
     }
 
+    /// Returns when what was said so far is written, or soon: after it this process may end.
+    pub fn flush(&self) {
+        self.bootstrap.shared.flush();
+    }
+
     /// As [`Bootstrap::die`].
     #[cfg(test)]
     pub fn die(self) {

@@ -47,10 +47,18 @@ pub trait Notify: Send {
     fn notify(&self, what: Notice);
     /// We give up, and the others should not wait for us.
     fn gave_up(&self, why: &Outstanding);
+    /// Returns when the others have been sent what they were told, or soon.
+    fn flush(&self) {}
 }
 
-/// The other ranks hear of a fault, unless they know better.
+/// The other ranks hear of a fault, unless they know better. They hear it before this process can end because of it, and nobody takes this
+/// rank for the one that ended first.
 pub(crate) fn announce(notify: &dyn Notify, outstanding: &Outstanding) {
+    tell(notify, outstanding);
+    notify.flush();
+}
+
+fn tell(notify: &dyn Notify, outstanding: &Outstanding) {
     match outstanding.fault {
         Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
         // They do so themselves.

@@ -5,10 +5,10 @@ use super::name::{Peer, all, may_ask, peer};
 use super::question::Question;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::server::would_block;
+use crate::os::connect_any;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -157,19 +157,6 @@ impl Remote {
             false => parse(&text).map_err(stranger),
         }
     }
-}
-
-/// Connects to the first of its addresses that answers.
-fn connect_any(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let mut failed =
-        io::Error::new(io::ErrorKind::InvalidInput, "HOST:PORT was expected, of a host that has an address");
-    for at in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&at, patience) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }
 
 impl Process {

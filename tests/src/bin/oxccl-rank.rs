@@ -47,6 +47,8 @@ struct Program {
     /// Those from which it was made.
     parents: Vec<Communicator>,
     before: Footprint,
+    /// Whether a failure ends the process where it is.
+    exits_at_once: bool,
 }
 
 impl Program {
@@ -54,7 +56,8 @@ impl Program {
         let number = |text: &str| text.parse().expect("ranks are numbers");
         let (rank, nranks) = (number(rank), number(nranks));
         let (id, parents) = (id.to_owned(), Vec::new());
-        Program { rank, nranks, id, communicator: None, parents, before: Footprint::take() }
+        let before = Footprint::take();
+        Program { rank, nranks, id, communicator: None, parents, before, exits_at_once: false }
     }
 
     fn run(&mut self, steps: &[String]) -> ExitCode {
@@ -63,6 +66,9 @@ impl Program {
             println!("step {step}");
             let Err(error) = self.step(step) else { continue };
             println!("failed {}", describe(error.as_ref()));
+            if self.exits_at_once {
+                std::process::exit(1);
+            }
             if !steps.any(|step| step == "after") {
                 return ExitCode::FAILURE;
             }
@@ -82,6 +88,11 @@ impl Program {
             "rejoin" => self.rejoin(),
             // `failed` continues here.
             "after" => Ok(()),
+            // From now on a failed step ends the process without dropping its communicator, as a call of `exit` does.
+            "exit-at-once" => {
+                self.exits_at_once = true;
+                Ok(())
+            }
             // Compares the result of every kind of call with what it must be.
             "check" => Ok(self.communicator().map(check)??),
             // Compares the bits of reductions with those of a reduction by rank.

@@ -10,7 +10,19 @@ use crate::wire::digest;
 use std::fmt::Display;
 
 impl Config {
-    /// They: what ranks compare, and what an error shows when they differ.
+    /// Those of ranks on CPUs: a variable that means something else there is not shown twice.
+    pub(crate) fn must_agree_on_cpus(&self) -> Vec<Setting> {
+        let matters = |setting: &Setting| !setting.name.ends_with(OF_GPUS);
+        self.must_agree().into_iter().filter(matters).collect()
+    }
+
+    /// Those of ranks on GPUs.
+    pub(crate) fn must_agree_on_gpus(&self) -> Vec<Setting> {
+        let matters = |setting: &Setting| !OF_CPUS.contains(&setting.name);
+        self.must_agree().into_iter().filter(matters).collect()
+    }
+
+    /// All: what ranks compare, and what an error shows when they differ.
     pub(crate) fn must_agree(&self) -> Vec<Setting> {
         let mut all = vec![
             Setting { name: "NCCL_ALGO", value: self.forced.algorithms_text() },
@@ -69,6 +81,11 @@ impl Config {
         }
     }
 }
+
+/// How names of settings end that matter to GPUs alone.
+const OF_GPUS: &str = " of GPUs";
+/// Settings that do not matter to GPUs.
+const OF_CPUS: [&str; 2] = ["NCCL_BUFFSIZE", "OXCCL_CMA_MIN_BYTES"];
 
 /// What is said of a variable without a value.
 const UNSET: &str = "unset";

@@ -55,7 +55,7 @@ impl Init for Cpu {
         let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         let shared = bootstrap.broadcast(Rank(0), &random.to_le_bytes())?;
         let comm_hash = shared.try_into().map_err(|_| ConnectError::Malformed { peer: Rank(0) })?;
-        let mut settings = config.must_agree();
+        let mut settings = config.must_agree_on_cpus();
         // Both ends of a connection make it at the same time: of GPUs, what one makes all have.
         settings.push(flag("NCCL_RUNTIME_CONNECT", config.runtime_connect));
         let info = this_process(bootstrap, config, &settings)?;

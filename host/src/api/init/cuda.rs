@@ -64,7 +64,7 @@ impl Init for Cuda {
         let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         crate::log::on_device(ordinal);
         let opened = open(rank, ordinal, config);
-        let settings = config.must_agree();
+        let settings = config.must_agree_on_gpus();
         let info = this_process(bootstrap, config, &settings)?;
         let wanted = DeviceWanted {
             device: opened.as_ref().map(|(device, ..)| device as &dyn Gpu).map_err(Clone::clone),

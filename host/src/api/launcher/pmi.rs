@@ -7,9 +7,9 @@
 
 use super::LaunchError;
 use super::pmix::Pmix;
+use crate::os::connect_any;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,7 @@ impl Pmi {
     }
 
     fn connect(&self, timeout: Duration) -> Result<Client, LaunchError> {
+        let deadline = Instant::now() + timeout;
         let stream: OwnedFd = match self {
             Pmi::Inherited(fd) | Pmi::Second { fd, .. } => {
                 let path = format!("/proc/self/fd/{fd}");
@@ -119,12 +120,10 @@ impl Pmi {
                 let inherited = unsafe { BorrowedFd::borrow_raw(*fd) };
                 rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| lost(&error.into()))?
             }
-            Pmi::Address { port, .. } => {
-                TcpStream::connect(port.as_str()).map_err(|error| lost(&error))?.into()
-            }
+            Pmi::Address { port, .. } => connect_any(port, timeout).map_err(|error| lost(&error))?.into(),
             Pmi::Library { .. } => return Err(odd("PMIx has no socket of ours")),
         };
-        Ok(Client { stream, deadline: Instant::now() + timeout, pending: Vec::new() })
+        Ok(Client { stream, deadline, pending: Vec::new() })
     }
 }
 
@@ -274,6 +273,23 @@ mod tests {
     use std::sync::{Arc, Barrier, Mutex};
 
     const SOON: Duration = Duration::from_secs(20);
+
+    /// Nobody accepts, and the queue of those who wait to be accepted is full: connecting took the kernel's two minutes.
+    #[test]
+    fn a_launcher_that_accepts_nobody_is_given_up_in_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let (addr, short) = (listener.local_addr().unwrap(), Duration::from_millis(100));
+        let mut waiting = Vec::new();
+        while let Ok(stream) = std::net::TcpStream::connect_timeout(&addr, short) {
+            waiting.push(stream);
+            assert!(waiting.len() < 100, "a queue that is never full shows nothing");
+        }
+        let (pmi, begun) = (Pmi::Address { port: addr.to_string(), id: 0 }, Instant::now());
+        let error = pmi.broadcast(1, short, || unreachable!("this is rank 1")).unwrap_err();
+        assert!(matches!(error, LaunchError::Pmi { .. }), "{error}");
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    }
 
     /// What hydra does for one process; `lines` replaces its answers by cmd.
     fn serve(

@@ -182,7 +182,7 @@ fn register_by_hand(id: &UniqueId, nranks: u32, listens: SocketAddr) -> Channel 
     let deadline = Deadline::after(SOON);
     let mut channel = Channel::dial(id.root_addr(), handshake, &deadline).expect("the root answers");
     let mut message = Vec::new();
-    let register = Register::of_this_process(nranks, listens);
+    let register = Register::of_this_process(nranks, listens, SOON);
     frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
     channel.write_all(&message, &deadline).expect("written");
     channel

@@ -2,7 +2,7 @@
 
 use super::super::frame::FRAME_VERSION;
 use super::super::rendezvous_wire::{Introduction, ListenerAddr, Register, Reply};
-use super::super::ring_wire::{BlockHead, Finished, MembershipEvent, Note, PartHead};
+use super::super::ring_wire::{BlockHead, LongWait, MeetingEnd, MembershipEvent, Note, PartHead};
 use super::*;
 use crate::wire::Message;
 use proptest::prelude::*;
@@ -94,9 +94,15 @@ fn a_rank_of_another_version_shows_that_it_is_of_the_job() {
 #[test]
 fn a_version_of_the_protocol_is_one_of_its_messages() {
     let meeting = [Register::VERSION, Reply::VERSION, ListenerAddr::VERSION, Introduction::VERSION];
-    let ring =
-        [MembershipEvent::VERSION, Finished::VERSION, PartHead::VERSION, BlockHead::VERSION, Note::VERSION];
-    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (4, 1, [2, 4, 1, 1], [1, 1, 1, 2, 1]));
+    let ring = [
+        MembershipEvent::VERSION,
+        MeetingEnd::VERSION,
+        LongWait::VERSION,
+        PartHead::VERSION,
+        BlockHead::VERSION,
+        Note::VERSION,
+    ];
+    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (5, 1, [3, 4, 1, 1], [2, 2, 1, 1, 2, 1]));
 }
 
 #[test]

@@ -59,6 +59,33 @@ fn several_deaths_at_once_are_all_named() {
     });
 }
 
+/// A rank that gives up for another's death and ends at once was named by those that waited for a message of its.
+#[test]
+fn a_rank_that_ends_because_another_died_is_not_named_for_it() {
+    with_ranks(4, |boot| {
+        match boot.rank().0 {
+            1 => return die_soon(boot),
+            2 => {
+                let (watch, events) = watch(boot);
+                assert_eq!(next(&events), PeerEvent::PeerDied { rank: Rank(1) });
+                return watch.die();
+            }
+            _ => {}
+        }
+        let (watch, events) = watch(boot);
+        let mut dead = [(); 2].map(|()| next(&events));
+        dead.sort_by_key(|event| format!("{event:?}"));
+        assert_eq!(dead, [1, 2].map(|rank| PeerEvent::PeerDied { rank: Rank(rank) }));
+        let boot = watch.bootstrap();
+        let first = Some(BootstrapError::PeerLost { rank: Rank(1) });
+        assert_eq!(boot.recv(Rank(2), 7).err(), first);
+        assert_eq!(boot.send(Rank(2), 7, b"").err(), first);
+        // The other may still need what this rank forwards.
+        std::thread::sleep(2 * QUIET);
+        watch.close();
+    });
+}
+
 #[test]
 fn a_death_is_named_although_others_have_left_between() {
     with_ranks(6, |boot| {

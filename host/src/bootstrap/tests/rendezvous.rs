@@ -33,16 +33,22 @@ impl Root {
 
     /// The same, started by process `parent`.
     fn register_child(&mut self, conn: u64, rank: u32, nranks: u32, parent: u32) {
+        self.register_for((conn, rank, nranks), parent, Duration::MAX);
+    }
+
+    /// The same of a rank that waits for so long.
+    fn register_for(&mut self, (conn, rank, nranks): (u64, u32, u32), parent: u32, patience: Duration) {
         let listener = addr(rank.wrapping_add(2000));
         let process = 1000 + conn as u32;
-        let register = Register { nranks, listener, process, parent, wants_root: false };
+        let register = Register { nranks, listener, process, parent, patience, wants_root: false };
         self.rendezvous.register(self.now, ConnId(conn), Rank(rank), addr(1), register);
     }
 
     /// Another rank 0 found the address in use.
     fn claim(&mut self, conn: u64, nranks: u32) {
         let process = 1000 + conn as u32;
-        let register = Register { nranks, listener: addr(1), process, parent: 2, wants_root: true };
+        let (listener, patience) = (addr(1), Duration::MAX);
+        let register = Register { nranks, listener, process, parent: 2, patience, wants_root: true };
         self.rendezvous.register(self.now, ConnId(conn), Rank(0), addr(1), register);
     }
 
@@ -105,6 +111,22 @@ fn missing_ranks_are_named_to_those_who_came_and_to_late_comers() {
     assert!(root.rendezvous.is_finished());
 }
 
+/// The root had another timeout than the ranks: they gave up first, and no error named anybody.
+#[test]
+fn the_missing_are_named_when_the_least_patient_rank_gives_up() {
+    let mut root = Root::new();
+    root.register_for((0, 0, 4), 1, TIMEOUT / 2);
+    root.pass(Duration::from_secs(1));
+    root.register_for((1, 2, 4), 1, TIMEOUT / 10);
+    root.pass(TIMEOUT / 10 - Duration::from_millis(1));
+    assert_eq!(root.replies(), []);
+    root.pass(Duration::from_millis(1));
+    let ranks = [1, 3].map(Rank).into_iter().collect();
+    let waited = TIMEOUT / 10 + Duration::from_secs(1);
+    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, waited });
+    assert_eq!(root.replies(), [(0, failed), (1, failed)]);
+}
+
 #[test]
 fn a_rank_that_comes_twice_fails_everyone_at_once() {
     let mut root = Root::new();
@@ -130,6 +152,22 @@ fn disagreement_on_the_number_of_ranks_is_named() {
     let failed =
         Failure::WorldSize { rank: Rank(0), nranks: 4, second, expected: 3, expected_by: Rank(1), first };
     assert_eq!(root.replies(), [(0, Reply::Failed(failed)), (1, Reply::Failed(failed))]);
+}
+
+/// The root had an answer for as many of the other job as this one has, and none for its last ones.
+#[test]
+fn all_ranks_of_two_jobs_of_different_sizes_are_answered() {
+    let mut root = Root::of_any_job();
+    root.register(0, 0, 2);
+    root.claim(1, 4);
+    let failed = Reply::Failed(twice(0, 1000, 1001));
+    assert_eq!(root.replies(), [(0, failed), (1, failed)]);
+    for (conn, rank, nranks) in [(2, 1, 4), (3, 2, 4), (4, 1, 2), (5, 3, 4)] {
+        assert!(!root.rendezvous.is_finished(), "rank {rank} of {nranks} is to be told");
+        root.register(conn, rank, nranks);
+        assert_eq!(root.replies(), [(conn, failed)]);
+    }
+    assert!(root.rendezvous.is_finished());
 }
 
 #[test]

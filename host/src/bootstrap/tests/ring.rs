@@ -9,6 +9,8 @@ use proptest::prelude::*;
 struct World {
     rings: Vec<Option<Ring>>,
     pipes: Vec<[Pipe; Side::COUNT]>,
+    /// A rank that neither reads nor writes.
+    frozen: Option<usize>,
 }
 
 #[derive(Default)]
@@ -24,6 +26,7 @@ impl World {
         let mut world = World {
             rings: (0..nranks).map(|rank| Some(Ring::new(Rank(rank as u32), nranks as u32))).collect(),
             pipes: (0..nranks).map(|_| Side::ALL.map(|_| Pipe::default())).collect(),
+            frozen: None,
         };
         if nranks > 1 {
             (0..nranks).for_each(|rank| world.join(rank, (rank + 1) % nranks));
@@ -65,6 +68,9 @@ impl World {
 
     /// Moves what `rank` wants to write into its neighbours' pipes.
     fn collect(&mut self, rank: usize) {
+        if self.frozen == Some(rank) {
+            return;
+        }
         for side in Side::ALL {
             let Some(ring) = &mut self.rings[rank] else { return };
             let Some(peer) = ring.peer(side) else { continue };
@@ -79,7 +85,7 @@ impl World {
     /// Delivers at most `cut` bytes to `rank` from `side`, or the end of the stream.
     fn deliver(&mut self, rank: usize, side: Side, cut: usize) {
         self.collect(rank);
-        let Some(ring) = &mut self.rings[rank] else { return };
+        let Some(ring) = self.rings[rank].as_mut().filter(|_| self.frozen != Some(rank)) else { return };
         let pipe = &mut self.pipes[rank][side as usize];
         if ring.peer(side).is_none() {
             return;
@@ -128,7 +134,7 @@ impl World {
 
     fn pending(&mut self) -> usize {
         (0..self.rings.len()).for_each(|rank| self.collect(rank));
-        let live = |rank: usize| self.rings[rank].is_some();
+        let live = |rank: usize| self.rings[rank].is_some() && self.frozen != Some(rank);
         let pipes =
             self.pipes.iter().enumerate().filter(|(rank, _)| live(*rank)).flat_map(|(rank, pipes)| {
                 let ring = self.rings[rank].as_ref();
@@ -341,6 +347,26 @@ fn a_gather_completes_although_a_rank_that_completed_it_has_left() {
         assert_eq!(world.ring(rank).take_gathered(), Some(Ok((0..4).map(|rank| vec![rank]).collect())));
         assert_eq!(world.ring(rank).submit(&[]), Err(BootstrapError::PeerLeft { rank: Rank(3) }));
         assert_eq!(world.events(rank), []);
+    }
+}
+
+/// Behind a rank that is stopped there are healthy ones, whose blocks cannot come: they were named with it.
+#[test]
+fn a_gather_does_not_name_those_behind_the_missing_one() {
+    let (nranks, stopped) = (16, 8);
+    let mut world = World::new(nranks);
+    let healthy = || (0..nranks).filter(|rank| *rank != stopped);
+    healthy().for_each(|rank| world.ring(rank).submit(&[]).expect("a healthy ring"));
+    world.frozen = Some(stopped);
+    world.settle(5);
+    healthy().for_each(|rank| world.ring(rank).hurry());
+    world.settle(6);
+    assert!(world.ring(0).missing().total() > 1, "{}", world.ring(0).missing());
+    healthy().for_each(|rank| world.ring(rank).say_waiting(Some(RankList::default())));
+    world.settle(7);
+    for rank in healthy() {
+        let only: RankList = [Rank(stopped as u32)].into_iter().collect();
+        assert_eq!(world.ring(rank).missing(), only, "as rank {rank} sees it");
     }
 }
 

@@ -339,7 +339,7 @@ fn how_long_the_root_takes() {
             for rank in (thread..nranks).step_by(4) {
                 let mut root = reach_root(&id, Rank(rank), &config, &Cancel::default()).expect("it answers");
                 let mut message = Vec::new();
-                let register = Register::of_this_process(nranks, id.root_addr());
+                let register = Register::of_this_process(nranks, id.root_addr(), config.timeout);
                 frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
                 root.write_all(&message, &deadline).expect("written");
                 mine.push(root);
