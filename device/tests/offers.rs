@@ -12,7 +12,7 @@ use oxccl_shared::reduce;
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const LAYOUT: ConnLayout = ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 512 };
 /// Messages of so many bytes and more are offered.
@@ -71,9 +71,13 @@ impl Memory {
 
     /// Both ends. The consumer's invites.
     fn ends(&self, declines: fn(usize) -> bool) -> (SendConn, RecvConn) {
+        self.ends_over(Arc::new(Here { declines }))
+    }
+
+    fn ends_over(&self, memory: Arc<dyn RemoteMemory>) -> (SendConn, RecvConn) {
         // SAFETY: zeroed and aligned until both are gone; the only consumer.
         let mut recv = unsafe { RecvConn::new(Rank(0), self.0, LAYOUT) };
-        recv.read_from(Arc::new(Here { declines }), FROM_BYTES);
+        recv.read_from(memory, FROM_BYTES);
         // SAFETY: as above; the only producer.
         let mut send = unsafe { SendConn::new(Rank(1), self.0, LAYOUT) };
         send.offer_from(FROM_BYTES);
@@ -182,19 +186,58 @@ fn another_length_is_refused() {
     }
 }
 
+/// Memory of this process, and what has been read of it.
+#[derive(Default)]
+struct Noted(Mutex<Vec<(u64, usize)>>);
+
+impl RemoteMemory for Noted {
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError> {
+        self.0.lock().unwrap().push((address, len_bytes));
+        // SAFETY: obligations 1 and 2.
+        unsafe { Here { declines: |_| false }.read(dst, address, len_bytes) }
+    }
+}
+
+#[test]
+fn every_other_long_message_is_read_from_its_end() {
+    const LEN: usize = 1_300_000;
+    let noted = Arc::new(Noted::default());
+    let memory = Memory::new();
+    let (send, recv) = memory.ends_over(noted.clone());
+    let mut sent: Vec<Vec<u8>> = (0..4).map(|k| (0..LEN).map(|at| (at / 7 + k) as u8).collect()).collect();
+    let mut received = vec![vec![0; LEN]; 4];
+    let begins: Vec<u64> = sent.iter().map(|message| message.as_ptr().expose_provenance() as u64).collect();
+    std::thread::scope(|scope| {
+        let sent = &mut sent;
+        scope.spawn(move || {
+            transfer(Conns { send: &[send], recv: &[] }, &mut works(sent, true), u32::MAX).unwrap();
+        });
+        transfer(Conns { send: &[], recv: &[recv] }, &mut works(&mut received, false), u32::MAX).unwrap();
+    });
+    assert!(sent == received);
+    let reads = noted.0.lock().unwrap();
+    let mut left = &reads[..];
+    for (message, begin) in begins.into_iter().enumerate() {
+        let (of_it, others) = left.split_at(3);
+        let mut in_order: Vec<(u64, usize)> = of_it.to_vec();
+        if message % 2 == 1 {
+            in_order.reverse();
+        }
+        let piece = in_order[0].1 as u64;
+        let places = [(begin, piece), (begin + piece, piece), (begin + 2 * piece, LEN as u64 - 2 * piece)];
+        assert_eq!(in_order, places.map(|(at, len)| (at, len as usize)), "message {message}");
+        left = others;
+    }
+    assert!(left.is_empty());
+}
+
 /// What `rank` has at element `at`, and what it gets of an all-reduce.
 fn input(rank: u32, at: usize) -> i32 {
     (at as i32 + 1) * (1 + 6 * rank as i32)
 }
 
 /// One rank's part of a reduction of blocks of so many elements: its output, or none if both said no.
-fn reduce_part(
-    (send, recv): (SendConn, RecvConn),
-    rank: u32,
-    func: Func,
-    count: usize,
-    in_place: bool,
-) -> Option<Vec<i32>> {
+fn reduce_part(conns: Conns<'_>, rank: u32, func: Func, count: usize, in_place: bool) -> Option<Vec<i32>> {
     let blocks = if func == Func::ReduceScatter { 2 } else { 1 };
     let mut src: Vec<i32> = (0..blocks * count).map(|at| input(rank, at)).collect();
     let mut out = vec![0; count];
@@ -214,11 +257,11 @@ fn reduce_part(
     let patience = Patience(Cell::new(u32::MAX));
     let block = CpuBlock::new(&patience, DataType::I32, &operator);
     // SAFETY: both buffers are as long as the call says; connection 0 is there.
-    let ran = unsafe { reading::run(&block, Conns { send: &[send], recv: &[recv] }, &work) }.unwrap();
+    let ran = unsafe { reading::run(&block, conns, &work) }.unwrap();
     ran.then(|| if in_place { src[own_block..own_block + count].to_vec() } else { out })
 }
 
-/// Both ranks' outputs.
+/// Both ranks' outputs. They reduce three times, and so read both ways.
 fn reduce_both(
     func: Func,
     count: usize,
@@ -227,17 +270,30 @@ fn reduce_both(
 ) -> [Option<Vec<i32>>; 2] {
     let memories = [Memory::new(), Memory::new()];
     let [(send_0, recv_1), (send_1, recv_0)] = [memories[0].ends(declines), memories[1].ends(declines)];
+    let thrice = |(send, recv): (SendConn, RecvConn), rank: u32| {
+        let conns = Conns { send: &[send], recv: &[recv] };
+        let got = [(); 3].map(|()| reduce_part(conns, rank, func, count, in_place[rank as usize]));
+        assert!(got[0] == got[1] && got[1] == got[2], "{func:?} {count} {in_place:?}");
+        got.into_iter().last().flatten()
+    };
     std::thread::scope(|scope| {
-        let other = scope.spawn(move || reduce_part((send_1, recv_1), 1, func, count, in_place[1]));
-        let mine = reduce_part((send_0, recv_0), 0, func, count, in_place[0]);
+        let other = scope.spawn(move || thrice((send_1, recv_1), 1));
+        let mine = thrice((send_0, recv_0), 0);
         [mine, other.join().unwrap()]
     })
+}
+
+/// Declines every third read of its thread.
+fn declines_some(_len: usize) -> bool {
+    thread_local!(static READS: Cell<u32> = const { Cell::new(0) });
+    READS.set(READS.get() + 1);
+    READS.get().is_multiple_of(3)
 }
 
 #[test]
 fn what_is_read_is_reduced_whoever_declines_it_and_when() {
     // A piece is a slot of 512 bytes: some numbers of elements are declined at once, some at their last piece, and 128 at none.
-    let declines: [fn(usize) -> bool; 3] = [|_| false, |_| true, |len| len < 500];
+    let declines: [fn(usize) -> bool; 4] = [|_| false, |_| true, |len| len < 500, declines_some];
     for (count, declines) in [75, 100, 128, 1000, 5003].into_iter().flat_map(|n| declines.map(|d| (n, d))) {
         for in_place in [[false, false], [true, true], [true, false]] {
             let got = reduce_both(Func::ReduceScatter, count, in_place, declines);

@@ -60,6 +60,9 @@ pub unsafe fn run<B: Block>(
     if hop.to != Others::None {
         // SAFETY: obligations 1 and 2.
         unsafe { brief::send(block, send, message, work.src.wrapping_add(at(part, peer)))? };
+        if hop.from == Others::None || brief::is_in_line(len) {
+            send.ask_for_next_line(len);
+        }
     }
     let own = work.src.wrapping_add(at(part, rank));
     match hop.keep {

@@ -31,6 +31,9 @@ pub struct RecvConn {
 struct Reads {
     #[cfg(feature = "cpu")]
     memory: Option<(std::sync::Arc<dyn RemoteMemory>, usize)>,
+    /// Whether the next message is read from its end to its beginning.
+    #[cfg(feature = "cpu")]
+    backwards: Cell<bool>,
 }
 
 // SAFETY: the memory under an end is shared by design: all concurrent access goes through `Word`s or is ordered by them.
@@ -252,6 +255,18 @@ impl RecvConn {
     #[inline]
     pub(crate) fn reads(&self, len_bytes: usize) -> Option<&dyn RemoteMemory> {
         self.reads.memory.as_ref().filter(|(_, from)| len_bytes >= *from).map(|(memory, _)| &**memory)
+    }
+
+    /// Whether the message that is being read, or the next one, is read from its end to its beginning.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn reads_backwards(&self) -> bool {
+        self.reads.backwards.get()
+    }
+
+    /// The next message is read the other way.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn turn(&self) {
+        self.reads.backwards.set(!self.reads.backwards.get());
     }
 
     /// The Simple slot so many steps behind the current one.

@@ -260,6 +260,19 @@ impl SendConn {
         }
     }
 
+    /// Asks for the line in which another message like this one would be published, if its slot is known to be free. Stores retire in order:
+    /// without it, those of the next call wait behind the one to this line, and a processor has room for some hundred.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(crate) fn ask_for_next_line(&self, len_bytes: usize) {
+        if self.spread.is_on() && self.moved.get().knows_credit(Protocol::Simple.slots()) {
+            let in_line = if len_bytes > SlotLine::PAYLOAD_BYTES { 0 } else { len_bytes };
+            let header_bytes = size_of::<SlotLine>() - SlotLine::PAYLOAD_BYTES;
+            let line = &raw const words(&self.end).consumer_side.lines[self.step().slot()];
+            crate::gpu::cpu::reduce::ask_to_write(line.cast_mut().cast(), header_bytes + in_line);
+        }
+    }
+
     /// From now on counts what goes over it.
     #[cfg(feature = "cpu")]
     pub fn count_in(&mut self, traffic: std::sync::Arc<Traffic>) {

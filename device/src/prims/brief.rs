@@ -8,13 +8,20 @@ use crate::conn::{RecvConn, SendConn};
 use crate::gpu::cpu::reduce::{ask_to_read, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
-use oxccl_shared::abi::{Protocol, SlotHeader};
+use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
 /// Whether a message of so many bytes is brief: it begins where its slot does, and nobody takes the time of its copy.
 #[inline(always)]
 pub const fn is_brief(len_bytes: usize) -> bool {
     len_bytes < SPREAD_MIN_BYTES
+}
+
+/// Whether a message of so many bytes is published in the line of its slot. Where both ranks send, the next line is asked for after such a
+/// message: of longer ones it takes 3 to 5 % more, in the way of what is copied (docs/measurements/2026-11-26-cpu-middle.md).
+#[inline(always)]
+pub(crate) const fn is_in_line(len_bytes: usize) -> bool {
+    len_bytes <= SlotLine::PAYLOAD_BYTES
 }
 
 /// Shortest message that goes in two slots, a half in each. Two ranks that exchange messages fill their slots at the same time, and what

@@ -65,6 +65,13 @@ pub trait Machine: Sized + Send + 'static {
         self.health().fault().map_or(Ok(()), Err)
     }
 
+    /// Whether [`Self::check`] need be asked. Its answer is long: to copy it on the stack of each call waits for the stores of the call
+    /// before, which wait for the lines of a slot (docs/measurements/2026-11-26-cpu-middle.md).
+    #[inline(always)]
+    fn may_be_stopped(&self) -> bool {
+        self.health().is_stopped()
+    }
+
     /// Asks the same from any thread.
     fn probe(&self) -> Arc<dyn Probe> {
         self.health().clone()

@@ -47,6 +47,11 @@ impl Machine for Cuda {
         self.check_kernels()
     }
 
+    /// Kernels stop without a word to the health.
+    fn may_be_stopped(&self) -> bool {
+        true
+    }
+
     fn probe(&self) -> Arc<dyn Probe> {
         Arc::new(self.new_probe())
     }

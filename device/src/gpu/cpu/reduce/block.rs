@@ -155,6 +155,11 @@ pub(super) unsafe fn combine<M: Lanes, T: Element, O: Combine>(
     flags: Flags,
 ) {
     let scalar = flags.contains(Flags::PRE).then(|| arg.scalar::<T>());
+    let in_place = dst.cast_const() == a || dst.cast_const() == b;
+    if in_place && dst2.is_null() && !flags.intersects(Flags::POST | Flags::STREAM | Flags::STREAM2) {
+        // SAFETY: the caller's.
+        return unsafe { combine_in_place::<M, T, O>(dst.cast(), a, b, count, scalar) };
+    }
     let fill = |out: *mut T, start: usize, len: usize| {
         let at = start * size_of::<T>();
         // SAFETY: start + len <= count, for which the caller answers; `out` holds a block.
@@ -165,9 +170,53 @@ pub(super) unsafe fn combine<M: Lanes, T: Element, O: Combine>(
             }
         }
     };
-    let in_place = dst.cast_const() == a || dst.cast_const() == b;
     // SAFETY: the caller's.
     unsafe { staged(dst, dst2, count, flags, in_place, fill) }
+}
+
+/// A tile of results: few enough to stay in registers.
+#[repr(C, align(64))]
+struct Tile([MaybeUninit<u8>; TILE_BYTES]);
+
+const TILE_BYTES: usize = 256;
+
+/// `dst = op(a, pre(b))`, where `dst` is one of them: a tile is written when all of it has been read. Through a whole staging block it takes
+/// another copy in L1.
+///
+/// # Safety
+/// `a` and `b` are readable and `dst` writable for `count` elements; `dst` is `a` or `b`, or overlaps neither.
+#[inline(always)]
+unsafe fn combine_in_place<M: Lanes, T: Element, O: Combine>(
+    dst: *mut T,
+    a: *const u8,
+    b: *const u8,
+    count: usize,
+    scalar: Option<T>,
+) {
+    let tile_elems = TILE_BYTES / size_of::<T>();
+    let mut tile = Tile([MaybeUninit::uninit(); TILE_BYTES]);
+    let out: *mut T = tile.0.as_mut_ptr().cast();
+    let whole = count / tile_elems * tile_elems;
+    let mut start = 0;
+    while start < whole {
+        let at = start * size_of::<T>();
+        // SAFETY: the caller's: the tile ends within all; the stack overlaps no buffer.
+        unsafe {
+            fill_combined::<M, T, O>(out, a.add(at), b.add(at), tile_elems, scalar);
+            core::ptr::copy_nonoverlapping(out.cast::<u8>(), dst.cast::<u8>().add(at), TILE_BYTES);
+        }
+        start += tile_elems;
+    }
+    let (at, len) = (start * size_of::<T>(), count - start);
+    // SAFETY: the caller's: what is left is less than a tile.
+    unsafe {
+        fill_combined::<M, T, O>(out, a.wrapping_add(at), b.wrapping_add(at), len, scalar);
+        core::ptr::copy_nonoverlapping(
+            out.cast::<u8>(),
+            dst.cast::<u8>().wrapping_add(at),
+            len * size_of::<T>(),
+        );
+    }
 }
 
 /// `out = op(a, pre(b))`

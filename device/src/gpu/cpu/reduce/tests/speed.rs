@@ -57,15 +57,15 @@ fn sums() {
             for dtype in TYPES {
                 let count = len_bytes / dtype.size_bytes();
                 let table = machine.table(dtype, CombineKind::Sum);
-                let time = |flags| {
+                let time = |own: *const u8, flags| {
                     gbps(len_bytes, || {
-                        // SAFETY: three vectors of count elements.
+                        // SAFETY: three vectors of count elements; `own` is `b` or the destination.
                         unsafe {
                             (table.combine)(
                                 to,
                                 std::ptr::null_mut(),
                                 a.as_ptr(),
-                                b.as_ptr(),
+                                own,
                                 count,
                                 &OpArg::NONE,
                                 flags,
@@ -73,8 +73,12 @@ fn sums() {
                         }
                     })
                 };
-                let (plain, stream) = (time(Flags::empty()), time(Flags::STREAM));
-                println!("{place} {:9} {dtype:9} {plain:6.1} stream {stream:6.1}", machine.name());
+                let (plain, stream) = (time(b.as_ptr(), Flags::empty()), time(b.as_ptr(), Flags::STREAM));
+                let in_place = time(to, Flags::empty());
+                println!(
+                    "{place} {:9} {dtype:9} {plain:6.1} in place {in_place:6.1} stream {stream:6.1}",
+                    machine.name()
+                );
             }
         }
     }
