@@ -140,10 +140,12 @@ fn with_buffers(comm: &DeviceCommunicator, is_shareable: bool, part: impl FnOnce
     let bytes = PLACE + LENS[LENS.len() - 1] * comm.size() as usize;
     let (memory, plain) =
         (Memory::new(comm.device(), bytes, is_shareable), Memory::new(comm.device(), bytes, false));
+    // Before ranks meet for the window: on a GPU that ranks share the driver may let this wait for kernels that wait for this rank.
+    let stream = Stream::new(comm.device()).expect("a stream");
     // SAFETY: (1, 2) dropped below, after every rank has said that it is done; (3) all ranks pass the same places; (4) as they say.
     let window = unsafe { comm.register_symmetric_window(memory.address(), bytes as u64) }.expect("a window");
     let places = [memory.address() + PLACE as u64, plain.address()];
-    let seat = Seat { comm, stream: Stream::new(comm.device()).expect("a stream"), places };
+    let seat = Seat { comm, stream, places };
     part(&seat);
     seat.stream.synchronize().expect("a stream");
     if comm.async_error().is_none() {

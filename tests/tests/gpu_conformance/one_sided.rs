@@ -51,9 +51,10 @@ fn ring_of_puts(comm: &DeviceCommunicator, is_shareable: bool) {
     let (rank, n) = (comm.rank(), comm.size());
     let (next, before) = ((rank + 1) % n, (rank + n - 1) % n);
     let memory = Memory::new(comm.device(), is_shareable);
+    // Before ranks meet for the window: on a GPU that ranks share the driver may let this wait for kernels that wait for this rank.
+    let stream = Stream::new(comm.device()).expect("a stream");
     // SAFETY: (1) it is freed after every rank has said that it is done with it.
     let window = unsafe { comm.register_window(memory.address(), BYTES as u64) }.expect("a window");
-    let stream = Stream::new(comm.device()).expect("a stream");
     let on = stream.by_ref();
     let data = DeviceMemory::uninitialised(comm.device(), BYTES).expect("8 MiB");
     let (there, go_on) = (3, 200);

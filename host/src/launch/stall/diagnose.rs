@@ -165,10 +165,10 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
     })
 }
 
-/// The rank that another waits for most of the time.
+/// The rank that another waits for most of the time, or more than for others: opposite a slow rank in a ring one waits for both neighbours.
 fn mostly_for(rank: Rank, said: &[Said]) -> Option<Rank> {
     let idle = said.get(rank.index())?.last?.idle?;
-    (idle.for_peer >= IDLE_MIN).then_some(idle.peer)
+    (idle.for_all >= IDLE_MIN && idle.for_peer >= IDLE_MIN / 2).then_some(idle.peer)
 }
 
 /// Whether `from` waits for `to` most of the time, or for one that does.
@@ -367,6 +367,10 @@ mod tests {
         let slow = [lasts(2, 95), lasts(0, 90), lasts(1, 10), lasts(2, 99)];
         assert_eq!(found_slow(&slow), [Some((StallClass::Slow, 2, 0)); 4], "whoever asks");
         assert_eq!(diagnose_slow(Rank(0), &slow).unwrap().lasted.as_secs(), 10);
+        let mut opposite = slow;
+        let both = Some(Idle { peer: Rank(3), for_peer: 47, for_all: 93 });
+        opposite[0].last = opposite[0].last.map(|last| Standing { idle: both, ..last });
+        assert_eq!(found_slow(&opposite), [Some((StallClass::Slow, 2, 0)); 4], "one waits for either side");
         let mut left = slow;
         left[2].first = left[2].last;
         assert_eq!(found_slow(&left), [None; 4], "it does not move: that is another report");
