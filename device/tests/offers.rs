@@ -199,6 +199,7 @@ impl RemoteMemory for Noted {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a piece is too long for miri")]
 fn every_other_long_message_is_read_from_its_end() {
     const LEN: usize = 1_300_000;
     let noted = Arc::new(Noted::default());

@@ -1,5 +1,5 @@
 // Ways to all-reduce 0.25 to 4 MiB between two processes on processors 0 and 1: us of a call, the least of many short turns, all ways in
-// turns, results checked. gcc -O2 middle.c -o middle; ./middle ROUNDS=40 PIECE_KIB=128
+// turns, results checked. gcc -O2 middle.c -o middle; ./middle 40 128 (rounds, KiB of a piece)
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <sched.h>
