@@ -528,6 +528,22 @@ fn ras(port: u16, commands: &str) -> String {
     text
 }
 
+/// It was said to who asked for the level debug.
+#[test]
+fn an_address_of_another_host_for_the_port_is_a_warning() {
+    let launch = Launch::new(RANK, 2).env("NCCL_RAS_ENABLE", "1").env("NCCL_RAS_ADDR", "192.0.2.1:28028");
+    let mut job = launch.start("join barrier ask drop tidy");
+    job.all_print("step ask");
+    // Who answers has tried the port too.
+    job.ranks.iter().for_each(|rank| drop(only(rank, Duration::ZERO)));
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+    for rank in &job.ranks {
+        let said: Vec<&str> = rank.errors().lines().filter(|line| line.contains("WARN")).collect();
+        assert!(said.len() == 1 && said[0].contains("NCCL_RAS_ADDR=192.0.2.1:28028: "), "{said:?}");
+    }
+}
+
 #[test]
 fn ncclras_is_answered_and_a_stopped_rank_is_missing() {
     let port = free_port();

@@ -20,6 +20,7 @@ use crate::plan::ChannelLimits;
 use crate::plan::CtaPolicy;
 use crate::plan::Forced;
 use crate::plan::tuning::TuneFile;
+use crate::status::RAS_ADDRESS;
 use crate::topology::{PathKind, TopologySettings};
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, Cma, TransportKind};
@@ -37,7 +38,7 @@ pub struct Config {
     /// Timeout of an operation that waits for a peer without progress (`OXCCL_TIMEOUT`, seconds). Default 600 s.
     pub timeout: Duration,
     /// An operation without progress for so long is reported to the log, by one rank, with the rank at fault (`OXCCL_STALL_WARN`,
-    /// seconds); `None`: never. Default 10 s.
+    /// seconds; 0 for never); `None`: never. Default 10 s.
     pub stall_warn: Option<Duration>,
     /// The communicator's name in reports.
     pub name: Option<String>,
@@ -135,9 +136,6 @@ pub(super) const MISSING_ID: ConfigError = ConfigError {
     value: String::new(),
     expected: "an id was expected: create one on one rank and give it to all, or use from_env",
 };
-
-/// NCCL's default for RAS.
-const RAS_ADDRESS: &str = "localhost:28028";
 
 /// Default of `OXCCL_CMA_MIN_BYTES`: where one copy by the kernel begins to win over two through slots (docs/measurements/2026-11-23-cma.md).
 const CMA_MIN_BYTES: usize = 8 << 10;
@@ -403,13 +401,14 @@ impl Config {
             ("OXCCL_TIMEOUT", self.timeout),
             ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout),
             ("OXCCL_OUTAGE", self.bootstrap.peer_dead_after),
-        ]
-        .into_iter()
-        .chain(self.stall_warn.map(|warn| ("OXCCL_STALL_WARN", warn)))
-        {
+        ] {
             if time.is_zero() {
                 return Err(ConfigError { variable, value: "0".into(), expected: parse::SECONDS });
             }
+        }
+        if self.stall_warn.is_some_and(|warn| warn.is_zero()) {
+            let expected = "Config::stall_warn: a positive time was expected, or None for no warning";
+            return Err(ConfigError { variable: "OXCCL_STALL_WARN", value: "0".into(), expected });
         }
         let bytes = [Some(self.buffer_bytes), self.device_buffer_bytes];
         for bytes in bytes.into_iter().flatten().map(|bytes| bytes.to_string()) {
