@@ -41,11 +41,11 @@ enum StatusError {
     #[error(transparent)]
     Ask(#[from] AskError),
     #[error(
-        "no process of this user on this host has a communicator that can be asked (OXCCL_STATUS=0 forbids it)"
+        "no process on this host that this user may ask has a communicator (OXCCL_STATUS=0 forbids asking)"
     )]
     Nobody,
     #[error(
-        "process {0} has no communicator that can be asked: it has none, belongs to another user, or has OXCCL_STATUS=0"
+        "process {0} has no communicator that can be asked: it has none, this user may not ask it, or it has OXCCL_STATUS=0"
     )]
     NotThere(u32),
     #[error("there is no process {0}, or there is none any more")]

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr as SocketAddress, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +48,16 @@ pub enum AskError {
     Io {
         /// The process.
         pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// The address of a RAS port is none.
+    #[error(
+        "{address}: {why}; HOST:PORT was expected, such as localhost:28028, of a host that has an address"
+    )]
+    Address {
+        /// What was given.
+        address: String,
         /// Why.
         why: String,
     },
@@ -146,10 +156,17 @@ impl Remote {
         Remote { address: address.to_owned() }
     }
 
+    fn resolve(&self) -> Result<Vec<SocketAddress>, AskError> {
+        let wrong = |why: String| AskError::Address { address: self.address.clone(), why };
+        let found: Vec<_> =
+            self.address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+        if found.is_empty() { Err(wrong("the name has no address".to_owned())) } else { Ok(found) }
+    }
+
     /// As [`Process::status`], of one of the processes that share the port.
     ///
     /// # Errors
-    /// [`AskError::Unreachable`], [`AskError::Stranger`].
+    /// [`AskError::Address`], [`AskError::Unreachable`], [`AskError::Stranger`].
     pub fn status(
         &self,
         recent_max: usize,
@@ -164,7 +181,7 @@ impl Remote {
             };
             AskError::Unreachable { address: address.clone(), why }
         };
-        let mut stream = connect_any(address, patience).map_err(io)?;
+        let mut stream = connect_any(&self.resolve()?, patience).map_err(io)?;
         stream.set_write_timeout(Some(patience)).map_err(io)?;
         let until = Instant::now() + others + patience;
         let question = Question::Status { recent_max, timeout: others };
@@ -185,11 +202,10 @@ impl Remote {
 }
 
 /// Connects to the first of its addresses that answers.
-fn connect_any(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let mut failed =
-        io::Error::new(io::ErrorKind::InvalidInput, "HOST:PORT was expected, of a host that has an address");
-    for at in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&at, patience) {
+fn connect_any(addresses: &[SocketAddress], patience: Duration) -> io::Result<TcpStream> {
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for at in addresses {
+        match TcpStream::connect_timeout(at, patience) {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
         }
@@ -317,6 +333,17 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(60);
         let error = read_until(until, ANSWER_BYTES_MAX, |buffer, _| Ok(buffer.len())).unwrap_err();
         assert!(error.to_string().contains("longer than"), "{error}");
+    }
+
+    /// It was advice on where the job listens.
+    #[test]
+    fn an_address_that_is_none_is_said_to_be_so() {
+        for address in ["nope", "localhost:port", "localhost:99999", ""] {
+            let error = Remote::new(address).status(0, Duration::ZERO, Duration::ZERO).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, AskError::Address { .. }) && said.contains("HOST:PORT"), "{said}");
+            assert!(!said.contains("NCCL_RAS_ADDR"), "{said}");
+        }
     }
 
     /// As root asks: whoever it is that answers there without an end.
