@@ -1,6 +1,6 @@
 //! Parsers of variables.
 
-use super::ConfigError;
+use super::error::ConfigError;
 use crate::plan::ChannelLimits;
 use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
