@@ -12,8 +12,7 @@ use oxccl_shared::abi::{DataType, Protocol, RedOp};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Ranks come from `--ranks` (processes started here), `--threads` (threads of one process), or else from mpirun, Slurm or
-/// torchrun, under which this command is then started once per rank.
+/// Options of `oxccl perf`.
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true)]
 pub struct PerfArgs {

@@ -49,10 +49,19 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Measure and check a collective over a range of sizes (flags and table of nccl-tests).
+    ///
+    /// Ranks come from --ranks (processes started here), --threads (threads of one process), or else from mpirun, Slurm or torchrun, under
+    /// which this command is then started once per rank. Without any of these there is one rank, or one for each GPU.
     Perf(cli::PerfArgs),
     /// Show what a machine is made of and which channels go through it: text, XML, a picture, NCCL's log lines.
+    ///
+    /// Without an option that asks for an output it prints a page of text: the tree of devices, the paths between them, the channels.
+    /// Outputs add up: each goes to its file, or is printed.
     Topo(topo::TopoArgs),
     /// Measure which algorithm and protocol is fastest here, and write what OXCCL_TUNE_FILE is to name.
+    ///
+    /// Ranks come from --ranks (processes started here), or else from mpirun, Slurm or torchrun, under which this command is then started
+    /// once per rank. Without either: one for each GPU, or for each processor.
     Tune(tune::TuneArgs),
     /// Show what live processes' communicators do: ranks, operations, who waits for whom; write flight records.
     Status(status::StatusArgs),

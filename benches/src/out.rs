@@ -15,8 +15,34 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub enum OutError {
     #[error("there is no folder {}; make it first, or name another", .0.display())]
     NoFolder(PathBuf),
+    #[error("{first} and {second} name one file, {}: each output needs its own", path.display())]
+    Same { first: &'static str, second: &'static str, path: PathBuf },
     #[error("{}", describe(.0))]
     Io(#[from] io::Error),
+}
+
+/// Whether the outputs of one run, each with its option, go to different files. What is printed, and devices and pipes, take several.
+pub fn distinct<'a>(
+    outputs: impl IntoIterator<Item = (&'static str, Option<&'a Path>)>,
+) -> Result<(), OutError> {
+    let mut known: Vec<(&'static str, PathBuf)> = Vec::new();
+    let named = outputs.into_iter().filter_map(|(option, path)| Some((option, path?)));
+    for (second, path) in named.filter(|(_, path)| *path != Path::new("-") && !is_special(path)) {
+        let place = absolute(path);
+        if let Some((first, _)) = known.iter().find(|(_, other)| *other == place) {
+            return Err(OutError::Same { first, second, path: path.to_owned() });
+        }
+        known.push((second, place));
+    }
+    Ok(())
+}
+
+/// Where a path leads, whether something is there or not.
+fn absolute(path: &Path) -> PathBuf {
+    let target = target(path);
+    let (Some(folder), Some(name)) = (target.parent(), target.file_name()) else { return target };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    folder.canonicalize().map_or_else(|_| target.clone(), |folder| folder.join(name))
 }
 
 /// Whether a file can be put there. One that is there keeps what it holds.
@@ -124,6 +150,29 @@ mod tests {
         std::fs::create_dir_all(taken.join("inside")).unwrap();
         assert!(probe(&taken).is_err() && replace(&taken, "three").is_err());
         assert_eq!(names(directory.path()), ["a.toml", "link.toml", "taken"]);
+    }
+
+    #[test]
+    fn two_outputs_in_one_file_are_found_by_whatever_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["b.xml", "link.xml", "c.xml"].map(|name| directory.path().join(name));
+        symlink("b.xml", &link).unwrap();
+        let dotted = directory.path().join(".").join("b.xml");
+        let check = |first: &Path, second: &Path| {
+            distinct([("--svg", Some(first)), ("--log", None), ("--xml", Some(second))])
+        };
+        for is_there in [false, true] {
+            for second in [&file, &dotted, &link] {
+                let said = check(&file, second).unwrap_err().to_string();
+                assert!(said.contains("--svg and --xml name one file"), "{said} ({is_there})");
+            }
+            check(&file, &other).unwrap();
+            std::fs::write(&file, "").unwrap();
+        }
+        check(Path::new("b.xml"), Path::new("c.xml")).unwrap();
+        check(Path::new("b.xml"), Path::new("./b.xml")).unwrap_err();
+        check(Path::new("-"), Path::new("-")).unwrap();
+        check(Path::new("/dev/null"), Path::new("/dev/null")).unwrap();
     }
 
     #[test]

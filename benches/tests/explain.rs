@@ -125,6 +125,9 @@ fn a_dump_without_gpus_is_read_back() {
     assert!(page.status.success() && said(&page).contains("host: no GPU, 1 NUMA node"), "{}", said(&page));
     let explained = topo(&format!("--file {} --explain all-reduce 1K", file.display()));
     assert!(said(&explained).contains("6 ranks on 1 host (CPUs"), "{}", said(&explained));
+    // It was told to use --file.
+    let refused = said(&topo(&format!("--file {} --log", file.display())));
+    assert!(refused.contains("host.xml names no GPU") && !refused.contains("--file"), "{refused}");
 }
 
 /// `--hosts` was ignored where there are no GPUs.

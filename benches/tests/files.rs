@@ -61,3 +61,23 @@ fn a_folder_that_is_not_there_is_refused_before_anything_is_measured() {
         assert!(!none.exists(), "{arguments}");
     }
 }
+
+/// `topo --svg b.xml --graph-xml=b.xml` wrote one over the other.
+#[test]
+fn two_outputs_in_one_file_are_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, options) in [
+        ("topo --svg b.svg --xml=./b.svg", "--xml and --svg"),
+        ("topo --log=b.svg --graph-xml=b.svg", "--graph-xml and --log"),
+        ("perf all-reduce --threads 2 --sizes 8 --json b.svg --plot b.svg", "--json and --plot"),
+        ("perf all-reduce --ranks 2 --sizes 8 --json b.md --markdown b.md", "--json and --markdown"),
+    ] {
+        let mut command = Command::new(OXCCL);
+        let output = command.args(arguments.split(' ')).current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
+        assert!(said.contains(&format!("{options} name one file")), "{arguments}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments}: {}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{arguments}");
+    }
+}

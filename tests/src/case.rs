@@ -189,10 +189,7 @@ impl Case {
     fn part<T: Model>(&self, rank: usize, inputs: &Inputs<'_, T>) -> Part {
         let input = bytes_of(&inputs.send[rank]).to_vec();
         let output = inputs.output(rank).map(|output| bytes_of(&output).to_vec());
-        let op = match self.op {
-            RedOp::PreMulSum => ReduceOp::pre_mul_sum(inputs.scalars[rank]),
-            op => ReduceOp::from(op),
-        };
+        let op = ReduceOp::of_kind(self.op, T::DTYPE, inputs.scalars[rank].to_low_bits());
         let (has_input, has_output) =
             shape(self.func, inputs.send.len(), rank, self.root as usize, self.count);
         let input = has_input.map(|_| input);

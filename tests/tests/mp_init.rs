@@ -294,3 +294,16 @@ fn shared_memory_that_one_rank_may_not_have() {
         job.assert_no_files_left();
     }
 }
+
+/// Where ranks need no network nobody looked for it, and the job failed on its first day with two hosts.
+#[test]
+fn a_network_that_does_not_exist_is_a_warning_where_none_is_needed() {
+    for (name, value) in [("NCCL_NET", "nope"), ("NCCL_NET_PLUGIN", "nope")] {
+        let mut job = Launch::new(RANK, 2).env(name, value).start("join barrier drop tidy");
+        job.all_succeed();
+        for rank in &job.ranks {
+            let said: Vec<&str> = rank.errors().lines().filter(|line| line.contains("WARN")).collect();
+            assert!(said.len() == 1 && said[0].contains(name) && said[0].contains("nope"), "{said:?}");
+        }
+    }
+}

@@ -169,7 +169,7 @@ fn a_port_where_nobody_or_another_program_listens_is_named() {
         other.join().unwrap();
     }
     let error = Remote::new("no host").status(0, Duration::ZERO, PATIENCE).unwrap_err();
-    assert!(matches!(error, AskError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, AskError::Address { .. }), "{error}");
 }
 
 /// The counters of both ends of every pair say the same.
@@ -526,6 +526,22 @@ fn ras(port: u16, commands: &str) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
+}
+
+/// It was said to who asked for the level debug.
+#[test]
+fn an_address_of_another_host_for_the_port_is_a_warning() {
+    let launch = Launch::new(RANK, 2).env("NCCL_RAS_ENABLE", "1").env("NCCL_RAS_ADDR", "192.0.2.1:28028");
+    let mut job = launch.start("join barrier ask drop tidy");
+    job.all_print("step ask");
+    // Who answers has tried the port too.
+    job.ranks.iter().for_each(|rank| drop(only(rank, Duration::ZERO)));
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    job.all_succeed();
+    for rank in &job.ranks {
+        let said: Vec<&str> = rank.errors().lines().filter(|line| line.contains("WARN")).collect();
+        assert!(said.len() == 1 && said[0].contains("NCCL_RAS_ADDR=192.0.2.1:28028: "), "{said:?}");
+    }
 }
 
 #[test]

@@ -73,35 +73,9 @@ impl MpiEngine {
                 // SAFETY: as above; never in place.
                 ("MPI_Alltoall", unsafe { (s.alltoall)(send, count, ty, recv, count, ty, comm) })
             }
-            Collective::AllToAllV => {
-                let blocks = |is_send| {
-                    let (counts, displs) =
-                        call.collective.blocks(call.count, mpi.rank(), mpi.size(), is_send);
-                    let whole = counts.iter().sum();
-                    let ints =
-                        |numbers: Vec<usize>| numbers.into_iter().map(|number| number as c_int).collect();
-                    c_int::try_from(whole).map_err(|_| MpiError::Count { count: whole })?;
-                    Ok::<[Vec<c_int>; 2], MpiError>([ints(counts), ints(displs)])
-                };
-                let ([sc, sd], [rc, rd]) = (blocks(true)?, blocks(false)?);
-                let (sc, sd, rc, rd) = (sc.as_ptr(), sd.as_ptr(), rc.as_ptr(), rd.as_ptr());
-                // SAFETY: as above; never in place.
-                ("MPI_Alltoallv", unsafe { (s.alltoallv)(send, sc, sd, ty, recv, rc, rd, ty, comm) })
-            }
-            Collective::AllGatherV | Collective::ReduceScatterV => {
-                let blocks = (0..mpi.size()).map(|rank| Collective::uneven_block(call.count, rank));
-                let ends = blocks.clone().map(|block| block.end).max().unwrap_or(0);
-                c_int::try_from(ends).map_err(|_| MpiError::Count { count: ends })?;
-                let counts: Vec<c_int> = blocks.clone().map(|block| block.len() as c_int).collect();
-                let displs: Vec<c_int> = blocks.map(|block| block.start as c_int).collect();
-                let (of, at, own) = (counts.as_ptr(), displs.as_ptr(), counts[mpi.rank() as usize]);
-                if call.collective.reduces() {
-                    // SAFETY: as above; never in place.
-                    ("MPI_Reduce_scatter", unsafe { (s.reduce_scatter)(send, recv, of, ty, op, comm) })
-                } else {
-                    // SAFETY: as above.
-                    ("MPI_Allgatherv", unsafe { (s.allgatherv)(send, own, ty, recv, of, at, ty, comm) })
-                }
+            Collective::AllToAllV | Collective::AllGatherV | Collective::ReduceScatterV => {
+                // SAFETY: as above.
+                unsafe { self.run_uneven(call, ty, op)? }
             }
             Collective::SendRecv => {
                 let (rank, size) = (mpi.rank(), mpi.size());
@@ -117,6 +91,48 @@ impl MpiEngine {
             Collective::Barrier => ("MPI_Barrier", unsafe { (s.barrier)(comm) }),
         };
         mpi.check(name, code)
+    }
+
+    /// The functions whose blocks have lengths of their own; never in place.
+    ///
+    /// # Safety
+    /// 1. As [`Engine::run`].
+    unsafe fn run_uneven(
+        &self,
+        call: &Call,
+        ty: Handle,
+        op: Handle,
+    ) -> Result<(&'static str, c_int), MpiError> {
+        let mpi = &self.mpi;
+        let (s, comm) = (mpi.symbols(), mpi.world());
+        let (send, recv): (*const c_void, *mut c_void) = (call.send.cast_const().cast(), call.recv.cast());
+        if call.collective == Collective::AllToAllV {
+            let blocks = |is_send| {
+                let (counts, displs) = call.collective.blocks(call.count, mpi.rank(), mpi.size(), is_send);
+                let whole = counts.iter().sum();
+                let ints = |numbers: Vec<usize>| numbers.into_iter().map(|number| number as c_int).collect();
+                c_int::try_from(whole).map_err(|_| MpiError::Count { count: whole })?;
+                Ok::<[Vec<c_int>; 2], MpiError>([ints(counts), ints(displs)])
+            };
+            let ([sc, sd], [rc, rd]) = (blocks(true)?, blocks(false)?);
+            let (sc, sd, rc, rd) = (sc.as_ptr(), sd.as_ptr(), rc.as_ptr(), rd.as_ptr());
+            // SAFETY: obligation 1, in the argument order of mpi.h.
+            let code = unsafe { (s.alltoallv)(send, sc, sd, ty, recv, rc, rd, ty, comm) };
+            return Ok(("MPI_Alltoallv", code));
+        }
+        let blocks = (0..mpi.size()).map(|rank| Collective::uneven_block(call.count, rank));
+        let ends = blocks.clone().map(|block| block.end).max().unwrap_or(0);
+        c_int::try_from(ends).map_err(|_| MpiError::Count { count: ends })?;
+        let counts: Vec<c_int> = blocks.clone().map(|block| block.len() as c_int).collect();
+        let displs: Vec<c_int> = blocks.map(|block| block.start as c_int).collect();
+        let (of, at, own) = (counts.as_ptr(), displs.as_ptr(), counts[mpi.rank() as usize]);
+        Ok(if call.collective.reduces() {
+            // SAFETY: as above.
+            ("MPI_Reduce_scatter", unsafe { (s.reduce_scatter)(send, recv, of, ty, op, comm) })
+        } else {
+            // SAFETY: as above.
+            ("MPI_Allgatherv", unsafe { (s.allgatherv)(send, own, ty, recv, of, at, ty, comm) })
+        })
     }
 }
 

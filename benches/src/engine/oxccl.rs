@@ -4,9 +4,7 @@ use super::{Call, Engine, EngineError, InFlight, Memory, PeerMemory};
 use crate::cli::{PerfArgs, Transport};
 use crate::collective::{Collective, Transfer};
 use crate::team::{Record, Team, TeamError, bytes_of_record, record_of_bytes};
-use oxccl::{
-    Blocks, Communicator, Config, Func, RedOp, ReduceOp, TransportKind, UniqueId, Untyped, UntypedV,
-};
+use oxccl::{Blocks, Communicator, Config, Func, ReduceOp, TransportKind, UniqueId, Untyped, UntypedV};
 
 /// A communicator.
 pub struct OxcclEngine {
@@ -104,10 +102,7 @@ pub fn func(collective: Collective) -> Func {
 
 /// A call as OxCCL has it; of one that is several, the first kind.
 pub fn untyped(call: &Call) -> Untyped {
-    let op = match call.op {
-        RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(call.dtype, call.scalar_bits),
-        plain => ReduceOp::from(plain),
-    };
+    let op = ReduceOp::of_kind(call.op, call.dtype, call.scalar_bits);
     let Call { send, recv, count, root, .. } = *call;
     Untyped { send, recv, count, op, peer: root, ..Untyped::new(func(call.collective), call.dtype) }
 }

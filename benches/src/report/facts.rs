@@ -19,6 +19,8 @@ pub enum ReportError {
     Team(#[from] TeamError),
     #[error("printing the table: {}", describe(.0))]
     Print(#[from] std::io::Error),
+    #[error(transparent)]
+    Outputs(OutError),
     #[error("writing {}: {error}", .path.display())]
     Write { path: PathBuf, error: OutError },
     #[error("drawing the plot: {0}")]

@@ -36,6 +36,8 @@ pub fn plot(run: &Run<'_>) -> Option<PathBuf> {
 
 /// Whether the files of a run can be written: an hour's measurements are not to end at one that cannot.
 pub fn probe(args: &PerfArgs) -> Result<(), ReportError> {
+    let outputs = [("--json", &args.json), ("--markdown", &args.markdown), ("--plot", &args.plot)];
+    out::distinct(outputs.map(|(option, path)| (option, path.as_deref()))).map_err(ReportError::Outputs)?;
     let probed = |path: &Option<PathBuf>, probe: fn(&Path) -> Result<(), OutError>| match path {
         Some(path) => probe(path).map_err(|error| ReportError::Write { path: path.clone(), error }),
         None => Ok(()),

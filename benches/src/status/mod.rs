@@ -20,10 +20,14 @@ use oxccl::status::{FlightFile, ProcessReport};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a process has to answer, beside what it gives other ranks.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Processes that are asked at the same time.
+const ASKED_MAX: usize = 256;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +41,11 @@ enum StatusError {
     #[error(transparent)]
     Ask(#[from] AskError),
     #[error(
-        "no process of this user on this host has a communicator that can be asked (OXCCL_STATUS=0 forbids it)"
+        "no process on this host that this user may ask has a communicator (OXCCL_STATUS=0 forbids asking)"
     )]
     Nobody,
     #[error(
-        "process {0} has no communicator that can be asked: it has none, belongs to another user, or has OXCCL_STATUS=0"
+        "process {0} has no communicator that can be asked: it has none, this user may not ask it, or it has OXCCL_STATUS=0"
     )]
     NotThere(u32),
     #[error("there is no process {0}, or there is none any more")]
@@ -106,17 +110,21 @@ fn asked(args: &StatusArgs) -> Result<Vec<Process>, StatusError> {
     if found.is_empty() { Err(StatusError::Nobody) } else { Ok(found) }
 }
 
-/// Asks all of them at the same time.
+/// Asks all of them at the same time, as far as there are threads.
 fn ask_all<T: Send>(
     processes: &[Process],
     ask: impl Fn(&Process) -> Result<T, AskError> + Sync,
 ) -> (Vec<T>, Vec<Unanswered>) {
-    let answers: Vec<Result<T, AskError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = processes.iter().map(|process| scope.spawn(|| ask(process))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    let next = Mutex::new(processes.iter());
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || std::iter::from_fn(take).map(|process| (process, ask(process))).collect::<Vec<_>>();
+    let mut answers: Vec<(&Process, Result<T, AskError>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processes.len().min(ASKED_MAX)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
     });
+    answers.sort_by_key(|(process, _)| process.pid);
     let (mut answered, mut silent) = (Vec::new(), Vec::new());
-    for (process, answer) in processes.iter().zip(answers) {
+    for (process, answer) in answers {
         match answer {
             Ok(answer) => answered.push(answer),
             Err(error) => silent.push(Unanswered { pid: process.pid, error: error.to_string() }),

@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use oxccl::topology::search::SearchConfig;
 use oxccl::topology::{PathKind, PathPolicy, Tables};
 use oxccl_shared::abi::DataType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// By default, a page of text: the tree, the paths between devices, the channels.
+/// Options of `oxccl topo`.
 #[derive(Args, Clone, Debug)]
 pub struct TopoArgs {
     /// Topology in NCCL's format, as NCCL_TOPO_DUMP_FILE writes it, in place of this machine; - is standard input.
@@ -96,8 +96,17 @@ pub enum Release {
 impl TopoArgs {
     /// Whether an output is asked for; else there is a page.
     pub fn asks(&self) -> bool {
-        let files = [&self.xml, &self.graph_xml, &self.log, &self.svg];
-        files.into_iter().any(Option::is_some) || !self.explain.is_empty()
+        self.outputs().into_iter().any(|(_, path)| path.is_some()) || !self.explain.is_empty()
+    }
+
+    /// Where outputs go, each by its option.
+    pub fn outputs(&self) -> [(&'static str, Option<&Path>); 4] {
+        [
+            ("--xml", self.xml.as_deref()),
+            ("--graph-xml", self.graph_xml.as_deref()),
+            ("--log", self.log.as_deref()),
+            ("--svg", self.svg.as_deref()),
+        ]
     }
 
     pub fn tables(&self) -> Tables {

@@ -52,8 +52,12 @@ enum TopoError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Explain(#[from] explain::ExplainError),
-    #[error("{0}: there are no channels without GPUs; --file names a machine that has some")]
+    #[error("{0}: there are no channels without GPUs; --file takes a machine that has some")]
     NoGpus(&'static str),
+    #[error("{option}: {} names no GPU, and there are no channels without; --skeleton takes it on a machine with GPUs", path.display())]
+    NoGpusIn { option: &'static str, path: PathBuf },
+    #[error(transparent)]
+    Outputs(OutError),
     #[error("{option}: {} has no channels; {}", path.display(), WhyNoGpus::Skeleton(*gpus))]
     Skeleton { option: &'static str, path: PathBuf, gpus: usize },
 }
@@ -100,6 +104,7 @@ impl Outputs {
 
 /// The text to print.
 fn run(args: &TopoArgs) -> Result<String, TopoError> {
+    out::distinct(args.outputs()).map_err(TopoError::Outputs)?;
     let Looked { name, mut inventory, policy, why_no_gpus } = look(args)?;
     inventory.number_ranks();
     let mut out = Outputs::default();
@@ -258,7 +263,8 @@ fn without_gpus(
                 let known = file.as_ref().map(|_| processors::count_of(inventory)).filter(|count| *count > 0);
                 out.text += &explain::on_cpus(args, known)?;
             }
-            _ => return Err(TopoError::NoGpus(option)),
+            (_, _, Some(path)) => return Err(TopoError::NoGpusIn { option, path: path.clone() }),
+            (_, _, None) => return Err(TopoError::NoGpus(option)),
         }
     }
     if let Some(path) = &args.svg {

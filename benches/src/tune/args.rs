@@ -16,8 +16,7 @@ use std::time::Duration;
 /// Sizes without `--sizes`: eight bytes and on by factors of four, to what no cache holds.
 const SIZES: &str = "8,32,128,512,2K,8K,32K,128K,512K,2M,8M";
 
-/// Ranks come from `--ranks` (processes started here), or else from mpirun, Slurm or torchrun, under which this command is then started
-/// once per rank. Without either: one for each GPU, or for each processor.
+/// Options of `oxccl tune`.
 #[derive(Args, Clone, Debug)]
 pub struct TuneArgs {
     /// Where buffers lie and who moves them.

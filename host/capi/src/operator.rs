@@ -101,7 +101,8 @@ fn unknown(number: c_int) -> Failure {
 pub fn find(comm: &Comm, number: c_int, dtype: DataType, stream: CUstream) -> Outcome<ReduceOp> {
     if (0..=4).contains(&number) {
         let op = RedOp::try_from(number.unsigned_abs()).map_err(|_| unknown(number))?;
-        return Ok(op.into());
+        // None of these has a scalar.
+        return Ok(ReduceOp::of_kind(op, dtype, 0));
     }
     let made = {
         let operators = comm.operators.lock().unwrap_or_else(PoisonError::into_inner);

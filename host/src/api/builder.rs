@@ -17,6 +17,7 @@ use crate::gpu::bundle::Bundle;
 use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine, in_flight};
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
+use crate::net::warn_of_names;
 use crate::plan::CtaPolicy;
 use crate::profiler::{About, Profiler};
 use crate::transport::{Allowed, TransportKind};
@@ -451,6 +452,7 @@ pub(super) fn assemble<M: Init>(
             return Err(error);
         }
     };
+    warn_of_names(&config.net);
     let health = Arc::new(Health::new(rank, nranks));
     let stalls = Arc::new(Stalls::new(&bootstrap, &config));
     let watch = watch(bootstrap, (&health, &stalls), M::notes(&connected));

@@ -2,8 +2,8 @@
 
 use super::config::ConfigError;
 use super::launcher::LaunchError;
-use super::one_sided::OneSidedError;
-use super::selection::SelectionError;
+use super::one_sided_error::OneSidedError;
+use super::selection_error::SelectionError;
 use super::tune_file::TuneError;
 use crate::bootstrap::BootstrapError;
 use crate::connect::ConnectError;

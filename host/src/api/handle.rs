@@ -182,7 +182,7 @@ impl CommHandle {
     }
 
     /// The operation without progress that the ranks know of, and the rank at fault: what one of them has written to the log
-    /// ([`Config::stall_warn`](super::Config::stall_warn)). `None` once it moves again.
+    /// ([`Config::stall_warn`](super::Config::stall_warn)). `None` once it moves again, and always where the warning is off.
     pub fn stall(&self) -> Option<Stall> {
         if !self.0.origin.is_here() {
             return None;

@@ -22,19 +22,22 @@
 //! Ranks authenticate each other by a secret; `secret` says where it comes from.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
-use thiserror::Error;
 
+mod error;
+mod vars;
 mod nodelist;
 mod pmix;
 mod pmi;
 mod secret;
 
+pub use error::{LaunchError, Launcher};
 pub(super) use pmi::Pmi;
 use secret::SecretSettings;
 pub(super) use secret::aggregator_secret;
+use vars::Vars;
 
 /// The first derived port.
 const PORT_FIRST: u16 = 20_000;
@@ -42,28 +45,6 @@ const PORT_FIRST: u16 = 20_000;
 const PORTS: u32 = 10_000;
 /// Step numbers from here on are Slurm's own steps (batch script, interactive shell), not a parallel launch.
 const SLURM_STEP_RESERVED: u32 = 0xffff_fff0;
-
-/// The launcher of this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Launcher {
-    /// `OXCCL_RANK` and `OXCCL_NRANKS`, set by hand or by a script.
-    Oxccl,
-    /// torchrun, or anything that sets torch's variables.
-    Torchrun,
-    /// Open MPI's mpirun.
-    OpenMpi,
-    /// Slurm's srun.
-    Slurm,
-    /// MPICH's or Intel MPI's mpiexec.
-    Mpich,
-}
-
-impl Launcher {
-    /// Whether its variables tell jobs apart.
-    pub(super) fn names_jobs(self) -> bool {
-        self != Launcher::Oxccl
-    }
-}
 
 /// The rendezvous address: rank 0 listens there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,104 +76,6 @@ pub struct LaunchEnv {
     pub(super) seed: Vec<u8>,
     /// Where the secret comes from.
     pub(super) secret: SecretSettings,
-}
-
-/// Why the launcher's variables are unusable.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum LaunchError {
-    /// No launcher is recognised.
-    #[error(
-        "no launcher is recognised; start with mpirun, srun or torchrun, or set OXCCL_RANK, OXCCL_NRANKS and NCCL_COMM_ID=host:port"
-    )]
-    NoLauncher,
-    /// A variable that belongs with another is missing.
-    #[error("{variable} is not set, but {because} is; {launcher} sets both")]
-    Missing {
-        /// The launcher that should have set it.
-        launcher: Launcher,
-        /// The missing variable.
-        variable: &'static str,
-        /// The variable that requires it.
-        because: &'static str,
-    },
-    /// A value cannot be read.
-    #[error("{variable} is \"{value}\", expected {expected}")]
-    Bad {
-        /// The variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-        /// The expected form.
-        expected: &'static str,
-    },
-    /// A rank is not below its number of ranks.
-    #[error("{variable} is {value}, expected less than {limit_variable}, which is {limit}")]
-    OutOfRange {
-        /// The rank's variable.
-        variable: &'static str,
-        /// The rank.
-        value: u32,
-        /// The number of ranks' variable.
-        limit_variable: &'static str,
-        /// The number of ranks.
-        limit: u32,
-    },
-    /// The ranks are on several hosts and no rendezvous address is known.
-    #[error(
-        "{launcher} does not say where the ranks meet; set NCCL_COMM_ID=host:port with an address of rank 0's host on every rank"
-    )]
-    NoMeetingPoint {
-        /// The launcher.
-        launcher: Launcher,
-    },
-    /// The launcher's key-value space, by which ranks learn where they meet, cannot be used.
-    #[error(
-        "the launcher's key-value space (PMI) failed: {why}; NCCL_COMM_ID=host:port on every rank does without it"
-    )]
-    Pmi {
-        /// Why.
-        why: String,
-    },
-    /// A secret is required, and there is none.
-    #[error(
-        "OXCCL_REQUIRE_SECRET is set, and this job has no secret ({why}); set OXCCL_COMM_SECRET to a random text on all ranks (openssl \
-         rand -hex 32), or OXCCL_COMM_SECRET_FILE to a file with one"
-    )]
-    NoSecret {
-        /// Why.
-        why: String,
-    },
-    /// What has the name of this user's key on this host is not such a key: another user may have put it there, to join the job.
-    #[error(
-        "the secret of this user's jobs on this host cannot be used: {why}; remove it (its owner or root can), or set OXCCL_COMM_SECRET to a \
-         random text on all ranks (openssl rand -hex 32)"
-    )]
-    KeyTaken {
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The file with the secret cannot be used.
-    #[error("OXCCL_COMM_SECRET_FILE is {}: {why}", path.display())]
-    SecretFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// The rendezvous host has no address.
-    #[error("the ranks shall meet at {host}, which cannot be resolved: {why}")]
-    Unresolved {
-        /// The host.
-        host: String,
-        /// The resolver's error.
-        why: String,
-    },
-    /// A single rank cannot listen on the loopback.
-    #[error("a single rank cannot set up its communicator: {why}")]
-    Alone {
-        /// Why.
-        why: String,
-    },
 }
 
 /// The variables of one launcher.
@@ -256,6 +139,18 @@ impl LaunchEnv {
         LaunchEnv::detect(&super::config::Config::variable)?.ok_or(LaunchError::NoLauncher)
     }
 
+    /// What the secret is derived from where ranks meet at that address: the same on all ranks.
+    pub(super) fn secret_seed(&self, meeting: IpAddr) -> Result<Vec<u8>, LaunchError> {
+        self.secret.seed(&self.seed, self.is_on_one_host(meeting), self.rank == 0)
+    }
+
+    /// Whether all ranks share a host, as each of them sees it alike.
+    fn is_on_one_host(&self, meeting: IpAddr) -> bool {
+        // Not every loopback address: hosts resolve their own name to 127.0.1.1, which others resolve to another address.
+        let is_loopback = meeting == Ipv4Addr::LOCALHOST || meeting == Ipv6Addr::LOCALHOST;
+        is_loopback || self.local_nranks == Some(self.nranks)
+    }
+
     /// Reads the variables of `lookup`; `None` if they are of no launcher. Empty values count as not set.
     ///
     /// # Errors
@@ -307,26 +202,7 @@ fn check_below(
     Err(LaunchError::OutOfRange { variable, value, limit_variable, limit })
 }
 
-/// A source of variables.
-struct Vars<'a>(&'a dyn Fn(&str) -> Option<String>);
-
 impl Vars<'_> {
-    fn get(&self, name: &str) -> Option<String> {
-        (self.0)(name).filter(|value| !value.is_empty())
-    }
-
-    fn first(&self, names: &'static [&'static str]) -> Option<(&'static str, String)> {
-        names.iter().find_map(|&name| self.get(name).map(|value| (name, value)))
-    }
-
-    fn number(&self, name: &'static str) -> Result<Option<u32>, LaunchError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        match value.trim().parse() {
-            Ok(number) => Ok(Some(number)),
-            Err(_) => Err(LaunchError::Bad { variable: name, value, expected: "a whole number from 0" }),
-        }
-    }
-
     /// The launcher that applies.
     fn launcher(&self) -> Option<Names> {
         let has = |name: &str| self.get(name).is_some();
@@ -475,18 +351,6 @@ fn derived_port(seed: &[u8], taken: Option<&str>) -> u16 {
     let port = PORT_FIRST + offset as u16;
     let is_taken = taken.and_then(|taken| taken.trim().parse().ok()) == Some(port);
     if is_taken { PORT_FIRST + ((offset + 1) % PORTS) as u16 } else { port }
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Launcher::Oxccl => "OxCCL's convention",
-            Launcher::Torchrun => "torchrun",
-            Launcher::OpenMpi => "Open MPI",
-            Launcher::Slurm => "Slurm",
-            Launcher::Mpich => "MPICH or Intel MPI",
-        })
-    }
 }
 
 /// Omits the seed and the secret.

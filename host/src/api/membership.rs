@@ -2,16 +2,19 @@
 
 use super::error::Error;
 use super::handle::CommHandle;
-use super::init::Notes;
 use super::split::{Shrinks, Turns};
 use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, PeerEvent, Watch};
 use crate::launch::{Fault, Finished, Health, LastPart, Notice, Notify, Outstanding, StallNotice};
+use crate::plan::CallRecord;
 use crate::transport::TransportKind;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+/// Takes a note of another rank.
+pub type Notes = Box<dyn Fn(Rank, &[u8]) + Send>;
 
 /// A rank's membership in a communicator. Dropping it notifies the other ranks.
 pub(super) struct Membership {
@@ -98,105 +101,125 @@ pub(super) fn watch(
     (health, stalls): (&Arc<Health>, &Arc<Stalls>),
     notes: Option<Notes>,
 ) -> Arc<Watch> {
-    let (health, stalls) = (health.clone(), stalls.clone());
-    let (looks, own) = (stalls.clone(), health.clone());
-    let me = bootstrap.rank();
-    let this = Arc::new(OnceLock::<Weak<Watch>>::new());
-    let replies = this.clone();
-    let tell = |to: &OnceLock<Weak<Watch>>, notice| {
-        if let Some(watch) = to.get().and_then(Weak::upgrade) {
-            watch.note(&Notice::Stall(notice).to_bytes());
-        }
-    };
-    let watch = bootstrap.watch(Box::new(move |event| match event {
-        PeerEvent::PeerDied { rank } => drop(health.fail(Fault::PeerDied { rank }, None)),
-        PeerEvent::PeerAborted { rank, .. } => drop(health.fail(Fault::PeerAborted { rank }, None)),
-        PeerEvent::PeerLeft { rank } => {
-            health.note_left(rank);
-            stalls.left(rank);
-        }
-        PeerEvent::PeerNote { rank, note } => {
-            let theirs = match Notice::from_bytes(&note) {
-                Ok(Notice::Call(theirs)) => theirs,
-                Ok(Notice::WaitsFor(peer)) => {
-                    health.waits().note(rank, peer);
-                    if peer == Some(me) && health.finalized().has_begun() {
-                        say_finalized(&replies, &health, rank);
-                    }
-                    return;
-                }
-                Ok(Notice::StandsIn(seq)) => {
-                    health.finalized().note_standing(rank, seq);
-                    if health.finalized().has_begun() && seq >= health.collectives() {
-                        say_finalized(&replies, &health, rank);
-                    }
-                    return;
-                }
-                Ok(Notice::Finalized { to, part }) => {
-                    let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
-                    let finished = Finished { part, is_near };
-                    return if to == me {
-                        health.finalized().note(rank, finished)
-                    };
-                }
-                // Comes before that it has left; between GPUs only, where no slots are counted.
-                Ok(Notice::Leaves(collectives)) => {
-                    let finished = Finished { part: LastPart::of_all(collectives), is_near: false };
-                    return health.finalized().note(rank, finished);
-                }
-                Ok(Notice::Missed { rank: guilty, during, .. }) if guilty == me => {
-                    health.fail(Fault::FinalizedEarly { rank }, during);
-                    return;
-                }
-                Ok(Notice::Missed { rank, collectives, .. }) => {
-                    health.fail(Fault::PeerFinalized { rank, collectives }, None);
-                    return;
-                }
-                // The guilty one is to hear that the other gave up, which follows.
-                Ok(Notice::TimedOut { rank, waited }) if rank != me => {
-                    health.fail(Fault::Timeout { rank, waited }, None);
-                    return;
-                }
-                Ok(Notice::Stall(notice)) => {
-                    return stalls.heard(rank, notice, &|notice| tell(&replies, notice));
-                }
-                Ok(Notice::Inquiry(number)) => {
-                    if let Some(watch) = replies.get().and_then(Weak::upgrade) {
-                        watch.note(&Notice::Said(number, stalls.standing()).to_bytes());
-                    }
-                    return;
-                }
-                Ok(Notice::Said(number, standing)) => return stalls.roll().heard(rank, number, standing),
-                Ok(Notice::TimedOut { .. }) => return,
-                Err(_) => return notes.iter().for_each(|notes| notes(rank, &note)),
-            };
-            let Some(ours) = health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
-            // Before the fault, so that the peer receives our call before it receives our abort.
-            if let Some(watch) = replies.get().and_then(Weak::upgrade) {
-                watch.note(&Notice::Call(ours).to_bytes());
-            }
-            health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
-        }
-    }));
-    let watch = Arc::new(watch);
+    let listener = Arc::new(Listener {
+        me: bootstrap.rank(),
+        health: health.clone(),
+        stalls: stalls.clone(),
+        replies: OnceLock::new(),
+    });
+    let hears = listener.clone();
+    let watch = Arc::new(bootstrap.watch(Box::new(move |event| hears.event(event, notes.as_ref()))));
     // The cell is not shared yet, so it is empty.
-    let _ = this.set(Arc::downgrade(&watch));
+    let _ = listener.replies.set(Arc::downgrade(&watch));
     let mut has_said = false;
     watch.call_back(Box::new(move |now, neighbours| {
+        let own = &listener.health;
         // Those that wait from now on are answered when they say so.
         if own.finalized().has_begun() && !std::mem::replace(&mut has_said, true) {
             let standing = own.finalized().standing_after(own.collectives());
-            own.waits().for_me().chain(standing).for_each(|rank| say_finalized(&this, &own, rank));
+            own.waits().for_me().chain(standing).for_each(|rank| listener.say_finalized(rank));
         }
-        looks.tick(now, neighbours, &|notice: StallNotice| tell(&this, notice))
+        listener.stalls.tick(now, neighbours, &|notice: StallNotice| listener.say(Notice::Stall(notice)))
     }));
     watch
 }
 
-/// Tells a rank that waits for this one that nothing more comes of it.
-fn say_finalized(to: &OnceLock<Weak<Watch>>, health: &Health, rank: Rank) {
-    if let Some(watch) = to.get().and_then(Weak::upgrade) {
-        watch.note(&Notice::Finalized { to: rank, part: health.part_with(rank) }.to_bytes());
+/// What a rank makes of what it hears of the others.
+struct Listener {
+    me: Rank,
+    health: Arc<Health>,
+    stalls: Arc<Stalls>,
+    /// Where answers go, once it is there.
+    replies: OnceLock<Weak<Watch>>,
+}
+
+impl Listener {
+    fn event(&self, event: PeerEvent, notes: Option<&Notes>) {
+        match event {
+            PeerEvent::PeerDied { rank } => drop(self.health.fail(Fault::PeerDied { rank }, None)),
+            PeerEvent::PeerAborted { rank, .. } => drop(self.health.fail(Fault::PeerAborted { rank }, None)),
+            PeerEvent::PeerLeft { rank } => {
+                self.health.note_left(rank);
+                self.stalls.left(rank);
+            }
+            PeerEvent::PeerNote { rank, note } => match Notice::from_bytes(&note) {
+                Ok(notice) => self.notice(rank, notice),
+                Err(_) => notes.into_iter().for_each(|notes| notes(rank, &note)),
+            },
+        }
+    }
+
+    fn notice(&self, rank: Rank, notice: Notice) {
+        let Listener { me, ref health, ref stalls, .. } = *self;
+        match notice {
+            Notice::Call(theirs) => self.compare(rank, theirs),
+            Notice::WaitsFor(peer) => {
+                health.waits().note(rank, peer);
+                if peer == Some(me) && health.finalized().has_begun() {
+                    self.say_finalized(rank);
+                }
+            }
+            Notice::StandsIn(seq) => {
+                health.finalized().note_standing(rank, seq);
+                if health.finalized().has_begun() && seq >= health.collectives() {
+                    self.say_finalized(rank);
+                }
+            }
+            Notice::Finalized { to, part } if to == me => {
+                let is_near = stalls.link_to(rank).is_some_and(TransportKind::is_memory);
+                health.finalized().note(rank, Finished { part, is_near });
+            }
+            // Comes before that it has left; between GPUs only, where no slots are counted.
+            Notice::Leaves(collectives) => {
+                let finished = Finished { part: LastPart::of_all(collectives), is_near: false };
+                health.finalized().note(rank, finished);
+            }
+            Notice::Missed { rank: guilty, during, .. } if guilty == me => {
+                health.fail(Fault::FinalizedEarly { rank }, during);
+            }
+            Notice::Missed { rank, collectives, .. } => {
+                health.fail(Fault::PeerFinalized { rank, collectives }, None);
+            }
+            // The guilty one is to hear that the other gave up, which follows.
+            Notice::TimedOut { rank, waited } if rank != me => {
+                health.fail(Fault::Timeout { rank, waited }, None);
+            }
+            Notice::Stall(notice) => {
+                stalls.heard(rank, notice, &|notice| self.say(Notice::Stall(notice)));
+            }
+            Notice::Inquiry(number) => {
+                if let Some(watch) = self.watch() {
+                    watch.note(&Notice::Said(number, stalls.standing()).to_bytes());
+                }
+            }
+            Notice::Said(number, standing) => stalls.roll().heard(rank, number, standing),
+            Notice::Finalized { .. } | Notice::TimedOut { .. } => {}
+        }
+    }
+
+    /// Another rank's call, and this one's at the same point.
+    fn compare(&self, rank: Rank, theirs: CallRecord) {
+        let Some(ours) = self.health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
+        // Before the fault, so that the peer receives our call before it receives our abort.
+        self.say(Notice::Call(ours));
+        self.health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
+    }
+
+    /// Tells a rank that waits for this one that nothing more comes of it.
+    fn say_finalized(&self, rank: Rank) {
+        if let Some(watch) = self.watch() {
+            watch.note(&Notice::Finalized { to: rank, part: self.health.part_with(rank) }.to_bytes());
+        }
+    }
+
+    fn say(&self, notice: Notice) {
+        if let Some(watch) = self.watch() {
+            watch.note(&notice.to_bytes());
+        }
+    }
+
+    fn watch(&self) -> Option<Arc<Watch>> {
+        self.replies.get().and_then(Weak::upgrade)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Gives: [`Communicator`], [`group()`], [`Config`], [`Error`]; every argument is checked here, and only here.
 //! Never: moves data, names `ncclResult_t` (that is `capi`).
 
+mod one_sided_error;
+mod selection_error;
 mod error;
 mod config;
 pub mod settings;
@@ -45,9 +47,11 @@ pub use group::{DeviceGroup, Group, device_group, group};
 pub use handle::{CommHandle, CommState};
 pub use init::Init;
 pub use memory::{MemoryReport, PeerMemory};
-pub use one_sided::{OneSidedError, Put, Signal};
+pub use one_sided::Put;
+pub use one_sided_error::{OneSidedError, Signal};
 pub use operations::{Blocks, InGroup, OnStream, StreamGroup, Untyped, UntypedV, stream_group};
 pub use operator::ReduceOp;
 pub use pending::Pending;
 pub use requests::{Calls, Request, Scope, ScopedRequest};
-pub use selection::{Selection, SelectionError};
+pub use selection::Selection;
+pub use selection_error::SelectionError;

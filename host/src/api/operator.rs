@@ -36,15 +36,28 @@ impl ReduceOp {
         ReduceOp { op: RedOp::PreMulSum, scalar: Some((dtype, bits)) }
     }
 
+    /// The operator of a kind. The low bytes of `bits` are the scalar of a pre-multiplied sum; other kinds have none.
+    pub const fn of_kind(kind: RedOp, dtype: DataType, bits: u64) -> ReduceOp {
+        match kind {
+            RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(dtype, bits),
+            kind => ReduceOp::plain(kind),
+        }
+    }
+
     /// The operator's kind.
     pub const fn kind(&self) -> RedOp {
         self.op
     }
 }
 
-impl From<RedOp> for ReduceOp {
-    /// A pre-multiplied sum without a scalar is [`ReduceOp::SUM`].
-    fn from(op: RedOp) -> ReduceOp {
-        if op == RedOp::PreMulSum { ReduceOp::SUM } else { ReduceOp::plain(op) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_kind_loses_its_scalar() {
+        let weighted = ReduceOp::of_kind(RedOp::PreMulSum, DataType::F32, 0.5f32.to_low_bits());
+        assert_eq!(weighted, ReduceOp::pre_mul_sum(0.5f32));
+        assert_eq!(ReduceOp::of_kind(RedOp::Max, DataType::F32, 7), ReduceOp::MAX);
     }
 }

@@ -1,7 +1,7 @@
 //! Selection of a communicator's network.
 
 use super::{Net, NetConfig, NetError, ib, plugin, socket};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// Opens a built-in network.
 type Open = fn(&NetConfig) -> Result<Arc<dyn Net>, NetError>;
@@ -11,6 +11,40 @@ const BUILT_IN: &[(&str, Open)] = &[
     ("IB", |config| ib::open(&config.ib, &config.socket)),
     ("Socket", |config| socket::open(&config.socket)),
 ];
+
+/// Somebody has looked for a network in this process, and has said which names are wrong.
+static LOOKED: Once = Once::new();
+
+/// Warns, once, of names in `config` that no network has, where ranks need no network and so nobody has looked for one: the same settings
+/// would fail over several hosts.
+pub fn warn_of_names(config: &NetConfig) {
+    LOOKED.call_once(|| wrong_names(config).iter().for_each(|wrong| tracing::warn!("{wrong}")));
+}
+
+/// What is wrong with the names of networks and of their plugins. Plugins are loaded, and not initialised.
+fn wrong_names(config: &NetConfig) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut is_known = config.own.is_some() || BUILT_IN.iter().any(|(name, _)| config.admits(name));
+    if config.own.is_some() || (is_known && !config.plugins.is_explicit()) {
+        return wrong;
+    }
+    for name in config.plugins.names() {
+        match plugin::find(name) {
+            Ok(found) => is_known |= config.admits(found.name()),
+            Err(error) if config.plugins.is_explicit() => {
+                wrong.push(format!("NCCL_NET_PLUGIN: {error}; ranks that need a network use another"));
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(name) = config.name.as_ref().filter(|_| !is_known) {
+        let there_are = names_there_are();
+        wrong.push(format!(
+            "NCCL_NET={name}: no network has this name, and ranks that need one fail; {there_are}"
+        ));
+    }
+    wrong
+}
 
 /// The network that `config` names, or the best one with devices.
 ///
@@ -30,6 +64,7 @@ fn search(config: &NetConfig) -> Result<Arc<dyn Net>, NetError> {
     if let Some(own) = &config.own {
         return Ok(own.clone());
     }
+    LOOKED.call_once(|| ());
     let mut lacking = Vec::new();
     for name in config.plugins.names() {
         match plugin(name, config) {
@@ -73,7 +108,7 @@ fn plugin(name: &str, config: &NetConfig) -> Result<Option<Arc<dyn Net>>, NetErr
 
 fn names_there_are() -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    format!("NCCL_NET may name {}", names.join(", "))
+    format!("NCCL_NET may name {} or a plugin's network", names.join(", "))
 }
 
 #[cfg(test)]
@@ -100,6 +135,20 @@ mod tests {
         let own = Arc::new(Loopback::new(0)) as Arc<dyn Net>;
         let clear = NetConfig { own: Some(own.clone()), ..sealed };
         assert_eq!(find(&clear).err(), Some(NetError::InTheClear { net: own.name().to_owned() }));
+    }
+
+    #[test]
+    fn names_are_looked_at_where_no_network_is_needed() {
+        assert!(wrong_names(&NetConfig::default()).is_empty() && wrong_names(&named("ib")).is_empty());
+        let pigeon = wrong_names(&named("carrier pigeon")).join("\n");
+        assert!(pigeon.contains("NCCL_NET=carrier pigeon") && pigeon.contains("Socket"), "{pigeon}");
+        let plugins = |text: &str| crate::net::plugin::PluginConfig::parse(text);
+        assert!(wrong_names(&NetConfig { plugins: plugins("none"), ..NetConfig::default() }).is_empty());
+        let none = wrong_names(&NetConfig { plugins: plugins("surely-not-there"), ..named("socket") });
+        let said = none.join("\n");
+        assert!(none.len() == 1 && said.contains("plugin surely-not-there: "), "{said}");
+        let own = Some(Arc::new(Loopback::new(0)) as Arc<dyn Net>);
+        assert!(wrong_names(&NetConfig { own, ..named("carrier pigeon") }).is_empty());
     }
 
     #[test]

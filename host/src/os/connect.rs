@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Connects to the first of an address's hosts that answers. All of them together have `patience`; looking up the name has no limit but the
 /// system's.
-pub(crate) fn connect_any(address: &str, patience: Duration) -> io::Result<TcpStream> {
+pub(crate) fn connect_any(address: impl ToSocketAddrs, patience: Duration) -> io::Result<TcpStream> {
     let mut failed =
         io::Error::new(io::ErrorKind::InvalidInput, "HOST:PORT was expected, of a host that has an address");
     let hosts = address.to_socket_addrs()?;

@@ -1,5 +1,6 @@
 //! Asking the processes of this host, and one of another by its RAS port, for tools.
 
+use super::allowance::{self, Allowance};
 use super::flight::FlightFile;
 use super::name::{Peer, all, may_ask, peer};
 use super::question::Question;
@@ -8,8 +9,11 @@ use super::server::would_block;
 use crate::os::connect_any;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr as SocketAddress, ToSocketAddrs};
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -30,11 +34,31 @@ pub enum AskError {
         /// The time waited.
         waited: Duration,
     },
+    /// The processes of another user have taken all the time that root has for them.
+    #[error(
+        "process {pid} of user {uid} was not asked: the processes of this user take too long; oxccl status as user {uid} asks them all"
+    )]
+    NotAsked {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+    },
     /// The connection failed.
     #[error("process {pid}: {why}")]
     Io {
         /// The process.
         pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// The address of a RAS port is none.
+    #[error(
+        "{address}: {why}; HOST:PORT was expected, such as localhost:28028, of a host that has an address"
+    )]
+    Address {
+        /// What was given.
+        address: String,
         /// Why.
         why: String,
     },
@@ -72,28 +96,40 @@ pub struct Process {
     /// Its number.
     pub pid: u32,
     address: SocketAddr,
+    /// Of another user's.
+    allowance: Option<Arc<Allowance>>,
 }
 
 /// The processes of this host (and network namespace) that can be asked: this user's, for root everybody's. By number. Processes of other
-/// users that have taken such a name are left out.
+/// users that have taken such a name are left out. What root asks, the processes of each other user may take 30 s and 64 MiB for together, and each 8 MiB:
+/// for later questions list them again.
 ///
 /// # Errors
 /// [`AskError::List`].
 pub fn processes() -> Result<Vec<Process>, AskError> {
     let names = all().map_err(|error| AskError::List(error.to_string()))?;
-    let mut found: Vec<Process> = names.into_iter().filter_map(identify).collect();
+    let me = rustix::process::geteuid().as_raw();
+    let mut allowances = BTreeMap::new();
+    let mut found: Vec<Process> = names
+        .into_iter()
+        .filter_map(|name| identify(name, me))
+        .map(|(uid, process)| {
+            let allowed = || allowances.entry(uid).or_insert_with(|| Arc::new(Allowance::of(uid))).clone();
+            Process { allowance: (uid != me && uid != 0).then(allowed), ..process }
+        })
+        .collect();
     found.sort_by_key(|process| process.pid);
     Ok(found)
 }
 
 /// Who listens there, by the kernel: not what the name says.
-fn identify(address: SocketAddr) -> Option<Process> {
+fn identify(address: SocketAddr, me: u32) -> Option<(u32, Process)> {
     let stream = connect(&address).ok()?;
     let Peer { uid, pid } = peer(&stream).ok()?;
-    let me = rustix::process::geteuid().as_raw();
     // The listener's end may have been inherited by a child that lives on.
     let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
-    ((uid == me || me == 0 || may_ask(uid) && uid == 0) && is_there).then_some(Process { pid, address })
+    ((uid == me || me == 0 || may_ask(uid) && uid == 0) && is_there)
+        .then_some((uid, Process { pid, address, allowance: None }))
 }
 
 /// Connects without waiting: a full queue of somebody who is stopped is an error.
@@ -121,10 +157,17 @@ impl Remote {
         Remote { address: address.to_owned() }
     }
 
+    fn resolve(&self) -> Result<Vec<SocketAddress>, AskError> {
+        let wrong = |why: String| AskError::Address { address: self.address.clone(), why };
+        let found: Vec<_> =
+            self.address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+        if found.is_empty() { Err(wrong("the name has no address".to_owned())) } else { Ok(found) }
+    }
+
     /// As [`Process::status`], of one of the processes that share the port.
     ///
     /// # Errors
-    /// [`AskError::Unreachable`], [`AskError::Stranger`].
+    /// [`AskError::Address`], [`AskError::Unreachable`], [`AskError::Stranger`].
     pub fn status(
         &self,
         recent_max: usize,
@@ -139,14 +182,14 @@ impl Remote {
             };
             AskError::Unreachable { address: address.clone(), why }
         };
-        let mut stream = connect_any(address, patience).map_err(io)?;
+        let mut stream = connect_any(self.resolve()?.as_slice(), patience).map_err(io)?;
         stream.set_write_timeout(Some(patience)).map_err(io)?;
         let until = Instant::now() + others + patience;
         let question = Question::Status { recent_max, timeout: others };
         stream.write_all(question.to_string().as_bytes()).map_err(io)?;
         // NCCL's server refuses the line and waits for the next.
         stream.shutdown(std::net::Shutdown::Write).map_err(io)?;
-        let text = read_until(until, |buffer, left| {
+        let text = read_until(until, ANSWER_BYTES_MAX, |buffer, left| {
             stream.set_read_timeout(Some(left))?;
             (&stream).read(buffer)
         });
@@ -193,20 +236,31 @@ impl Process {
             true => AskError::Silent { pid, waited: since.elapsed() },
             false => AskError::Io { pid, why: error.to_string() },
         };
+        let allowance = self.allowance.as_deref();
+        let until = allowance.map_or(since + patience, |allowed| allowed.until(since).min(since + patience));
+        if let Some(allowed) = allowance.filter(|_| until <= since) {
+            return Err(AskError::NotAsked { pid, uid: allowed.uid });
+        }
+        let bytes_max = allowance.map_or(ANSWER_BYTES_MAX, |_| allowance::ANSWER_BYTES_MAX);
         let mut stream = connect(&self.address).map_err(io)?;
-        stream.set_write_timeout(Some(patience)).map_err(io)?;
+        stream.set_write_timeout(Some(until - since)).map_err(io)?;
         stream.write_all(question.to_string().as_bytes()).map_err(io)?;
-        let text = read_until(since + patience, |buffer, left| {
+        let text = read_until(until, bytes_max, |buffer, left| {
             stream.set_read_timeout(Some(left))?;
-            (&stream).read(buffer)
+            let got = (&stream).read(buffer)?;
+            allowance.map_or(Ok(()), |allowed| allowed.charge(got))?;
+            Ok(got)
         });
-        parse(&text.map_err(io)?).map_err(|why| AskError::Answer { pid, why })
+        let text = text.map_err(io)?;
+        let _turn = allowance.map(Allowance::reading);
+        parse(&text).map_err(|why| AskError::Answer { pid, why })
     }
 }
 
 /// Reads to the end, which comes by then: who sends a byte now and then has no more time than who sends none.
 fn read_until(
     until: Instant,
+    bytes_max: usize,
     mut read: impl FnMut(&mut [u8], Duration) -> io::Result<usize>,
 ) -> io::Result<Vec<u8>> {
     let (mut text, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
@@ -221,8 +275,8 @@ fn read_until(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        if text.len() > ANSWER_BYTES_MAX {
-            let why = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
+        if text.len() > bytes_max {
+            let why = format!("the answer is longer than {bytes_max} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }
@@ -258,7 +312,7 @@ mod tests {
             buffer[0] = b' ';
             Ok(1)
         };
-        let error = read_until(started + patience, drip).unwrap_err();
+        let error = read_until(started + patience, ANSWER_BYTES_MAX, drip).unwrap_err();
         assert!(would_block(&error), "{error}");
         assert!(started.elapsed() >= patience);
     }
@@ -266,8 +320,48 @@ mod tests {
     #[test]
     fn an_answer_without_end_is_refused() {
         let until = Instant::now() + Duration::from_secs(60);
-        let error = read_until(until, |buffer, _| Ok(buffer.len())).unwrap_err();
+        let error = read_until(until, ANSWER_BYTES_MAX, |buffer, _| Ok(buffer.len())).unwrap_err();
         assert!(error.to_string().contains("longer than"), "{error}");
+    }
+
+    /// It was advice on where the job listens.
+    #[test]
+    fn an_address_that_is_none_is_said_to_be_so() {
+        for address in ["nope", "localhost:port", "localhost:99999", ""] {
+            let error = Remote::new(address).status(0, Duration::ZERO, Duration::ZERO).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, AskError::Address { .. }) && said.contains("HOST:PORT"), "{said}");
+            assert!(!said.contains("NCCL_RAS_ADDR"), "{said}");
+        }
+    }
+
+    /// As root asks: whoever it is that answers there without an end.
+    #[test]
+    fn what_another_users_process_sends_is_bounded_by_less() {
+        let listener = super::super::name::listen().unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let sent = std::thread::spawn(move || {
+            let mut sent = 0;
+            for _ in 0..2 {
+                let mut stream = listener.accept().unwrap().0;
+                while stream.write_all(&[b' '; 1 << 16]).is_ok() {
+                    sent += 1 << 16;
+                }
+            }
+            sent
+        });
+        let ask = |allowance| {
+            let process = Process { pid: 7, address: address.clone(), allowance };
+            process.status(0, Duration::ZERO, Duration::from_secs(60)).unwrap_err().to_string()
+        };
+        let allowed = Arc::new(Allowance::of(65_534));
+        let error = ask(Some(allowed.clone()));
+        assert!(error.contains("longer than 8388608 bytes"), "{error}");
+        allowed.charge(56 << 20).unwrap_err();
+        let error = ask(Some(allowed));
+        assert!(error.contains("user 65534") && error.contains("together"), "{error}");
+        assert!(sent.join().unwrap() < 16 << 20);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod settings;
 mod server;
 mod registry;
 mod signal;
+mod allowance;
 pub mod ask;
 
 pub use flight::{FLIGHT_VERSION, FlightFile};
@@ -35,7 +36,7 @@ pub use report::{
     CommunicatorReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport,
     State, TotalReport,
 };
-pub(crate) use settings::Settings;
+pub(crate) use settings::{RAS_ADDRESS, Settings};
 
 use crate::launch::Recorded;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::question::{LINE_BYTES_MAX, Question};
 use super::ras::{RAS_LINE_BYTES_MAX, RasClient, RasReply};
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::session::{Dialect, Said, Session, Stage};
-use super::settings::Settings;
+use super::settings::{RAS_ADDRESS, Settings};
 use super::{Subject, flight, ras_port, signal};
 use crate::log;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -34,6 +34,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Server {
     wake: Arc<OwnedFd>,
     retry_at: Option<Instant>,
+    /// The address of the RAS port that was refused, and said to be.
+    refused: Option<String>,
     plain: Service<UnixListener, Plain>,
     ras: Service<TcpListener, RasClient>,
     /// The latest inquiry of other ranks, and when it began.
@@ -229,7 +231,7 @@ impl Server {
     pub fn new(wake: Arc<OwnedFd>) -> Server {
         // So that inquiries of two processes seldom have one number.
         let inquiry = (u64::from(std::process::id()) << 32, None);
-        Server { wake, retry_at: None, plain: Service::NONE, ras: Service::NONE, inquiry }
+        Server { wake, retry_at: None, refused: None, plain: Service::NONE, ras: Service::NONE, inquiry }
     }
 
     /// Closes all sockets.
@@ -266,7 +268,14 @@ impl Server {
         match ras_port::listen(address) {
             Ok(listener) => self.ras.listener = Some(listener),
             Err(error) => {
-                tracing::debug!(%error, "RAS cannot be asked at {address} of this process");
+                // Another user may have the default port; an address that somebody chose is wrong.
+                match address == RAS_ADDRESS || self.refused.as_ref() == Some(address) {
+                    true => tracing::debug!(%error, "RAS cannot be asked at {address} of this process"),
+                    false => tracing::warn!(
+                        "NCCL_RAS_ADDR={address}: {error}; this process cannot be asked there: an address of this host and a free port were expected"
+                    ),
+                }
+                self.refused = Some(address.clone());
                 self.retry_at = Some(now + RETRY);
             }
         }

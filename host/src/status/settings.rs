@@ -1,5 +1,8 @@
 //! What communicators want of the thread that answers for them.
 
+/// Where NCCL's RAS protocol is answered if nobody says where.
+pub const RAS_ADDRESS: &str = "localhost:28028";
+
 /// What a communicator wants of the thread. That of several is what any of them wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {

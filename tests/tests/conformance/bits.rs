@@ -60,11 +60,8 @@ fn all_reduce(world: &World, dtype: DataType, op: ReduceOp, offset: usize) -> Ve
 }
 
 fn operator(op: RedOp, dtype: DataType) -> ReduceOp {
-    match op {
-        // Any bits are a scalar; these are some finite ones of every type.
-        RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(dtype, 0x3535_3535_3535_3535),
-        op => ReduceOp::from(op),
-    }
+    // Any bits are a scalar; these are some finite ones of every type.
+    ReduceOp::of_kind(op, dtype, 0x3535_3535_3535_3535)
 }
 
 fn all_bits_agree(name: &'static str, nranks: u32) {

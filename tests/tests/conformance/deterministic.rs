@@ -67,10 +67,7 @@ impl Random {
 }
 
 fn operator<T: Element>(op: RedOp, scalar: T) -> ReduceOp {
-    match op {
-        RedOp::PreMulSum => ReduceOp::pre_mul_sum_bits(T::DTYPE, scalar.to_low_bits()),
-        op => ReduceOp::from(op),
-    }
+    ReduceOp::of_kind(op, T::DTYPE, scalar.to_low_bits())
 }
 
 /// What each rank receives of one call of these inputs; nothing if it is no root.

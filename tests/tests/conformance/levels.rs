@@ -155,7 +155,7 @@ fn two_levels_give_all_ranks_the_same_bits() {
     let result = oxccl::group(|group| {
         world.ranks.iter().zip(&mut buffers).try_for_each(|(rank, buffer)| {
             let recv = buffer.as_mut_ptr().cast();
-            let op = ReduceOp::from(RedOp::Sum);
+            let op = ReduceOp::SUM;
             let call = Untyped {
                 recv,
                 send: recv,

@@ -83,7 +83,8 @@ impl Step {
     pub fn untyped(&mut self) -> Untyped {
         let (send, recv) = (self.send.bytes().as_ptr(), self.recv.bytes_mut().as_mut_ptr());
         let Step { func, dtype, peer, count, .. } = *self;
-        Untyped { send, recv, count, op: ReduceOp::from(self.op), peer, ..Untyped::new(func, dtype) }
+        let op = ReduceOp::of_kind(self.op, dtype, 0);
+        Untyped { send, recv, count, op, peer, ..Untyped::new(func, dtype) }
     }
 
     /// What is wrong after it has run.

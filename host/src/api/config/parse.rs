@@ -1,6 +1,6 @@
 //! Parsers of variables.
 
-use super::ConfigError;
+use super::error::ConfigError;
 use crate::plan::ChannelLimits;
 use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
@@ -9,7 +9,8 @@ use std::time::Duration;
 pub(super) const SECONDS: &str = "a positive number of seconds was expected, at most 1e9";
 /// 31 years.
 const SECONDS_MAX: Duration = Duration::from_secs(1_000_000_000);
-pub(super) const SECONDS_OR_NONE: &str = "a positive number of seconds was expected, or 0 for never";
+pub(super) const SECONDS_OR_NONE: &str =
+    "a positive number of seconds was expected, at most 1e9, or 0 for never";
 pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
 pub(super) const THREADS: &str = "64 to 512 threads were expected, a multiple of 32";
@@ -66,7 +67,8 @@ impl Source<'_> {
 }
 
 pub(super) fn seconds_or_none(text: &str) -> Option<Option<Duration>> {
-    if text == "0" { Some(None) } else { seconds(text).map(Some) }
+    let is_zero = text.parse() == Ok(0.0);
+    if is_zero { Some(None) } else { seconds(text).map(Some) }
 }
 
 pub(super) fn seconds(text: &str) -> Option<Duration> {

@@ -1,6 +1,6 @@
 //! The variables of the topology.
 
-use super::ConfigError;
+use super::error::ConfigError;
 use super::parse::{self, Source};
 use crate::topology::search::CHANNELS_MAX;
 use crate::topology::{Dump, PathKind, TopologySettings};

@@ -1,9 +1,10 @@
 //! Ranks on GPUs of NVIDIA.
 
-use super::{Init, Joined, Notes, Started, this_process};
+use super::{Init, Joined, Started, this_process};
 use crate::api::config::Config;
 use crate::api::error::{DeviceError, Error};
 use crate::api::handle::operation_error;
+use crate::api::membership::Notes;
 use crate::api::memory::{MemoryReport, MemoryUse, PeerMemory};
 use crate::bootstrap::Bootstrap;
 use crate::connect::gpu::{DeviceConnected, DeviceLayout, DeviceWanted, Parts, PartsOpen, RouteSettings};

@@ -9,7 +9,7 @@ mod cuda;
 
 use super::config::Config;
 use super::error::Error;
-use super::membership::NotifyByWatch;
+use super::membership::{Notes, NotifyByWatch};
 use super::memory::MemoryUse;
 use crate::bootstrap::{Bootstrap, BootstrapError, Watch};
 use crate::connect::{ConnectError, Setting};
@@ -60,9 +60,6 @@ pub trait Init: GroupMachine {
     /// This rank's own: the others learn that it aborted.
     fn start(connected: Self::Connected, joined: &Joined<'_>) -> Result<Started<Self>, Error>;
 }
-
-/// Takes a note of another rank.
-pub type Notes = Box<dyn Fn(Rank, &[u8]) + Send>;
 
 /// A rank that has joined.
 pub struct Joined<'a> {

@@ -5,7 +5,7 @@
 //! processes only. The protocol has one conversation for each process. It is ended here, so a program that uses MPI as well initialises
 //! MPI first, or names where ranks meet (`MASTER_ADDR`, `NCCL_COMM_ID`).
 
-use super::LaunchError;
+use super::error::LaunchError;
 use super::pmix::Pmix;
 use crate::os::connect_any;
 use std::fs::File;

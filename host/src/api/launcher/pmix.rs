@@ -3,7 +3,7 @@
 //!
 //! Numbers and layouts are those of the PMIx standard, version 4 (chapters 3, 5 and 7), which all of `libpmix.so.2` share.
 
-use super::LaunchError;
+use super::error::LaunchError;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;

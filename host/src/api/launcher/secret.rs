@@ -11,7 +11,8 @@
 //! torchrun's store is not among them: it answers whoever connects to it. The key of a user lies in /dev/shm, which is what makes two
 //! processes be on one host elsewhere in the library, with mode 0600; the first process that needs it makes it, and a reboot ends it.
 
-use super::{LaunchEnv, LaunchError, Vars};
+use super::error::LaunchError;
+use super::vars::Vars;
 use crate::bootstrap::secret::Secret;
 use crate::os::open_regular;
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
@@ -63,33 +64,36 @@ impl SecretSettings {
         let file = vars.get("OXCCL_COMM_SECRET_FILE").map(PathBuf::from);
         Ok(SecretSettings { text: vars.get("OXCCL_COMM_SECRET"), file, is_required })
     }
-}
 
-impl LaunchEnv {
-    /// What the secret is derived from where ranks meet at that address: the same on all ranks.
-    pub(in crate::api) fn secret_seed(&self, meeting: IpAddr) -> Result<Vec<u8>, LaunchError> {
-        let settings = &self.secret;
-        if let Some(text) = &settings.text {
-            return Ok(self.seed_with(&material(text, &self.seed)));
+    /// What the secret is derived from, for ranks that all know the text `job`: the same on all ranks. `is_first`: this is the rank that warns.
+    pub(super) fn seed(
+        &self,
+        job: &[u8],
+        is_on_one_host: bool,
+        is_first: bool,
+    ) -> Result<Vec<u8>, LaunchError> {
+        let with = |key: &[u8]| [job, &b";key="[..], key].concat();
+        if let Some(text) = &self.text {
+            return Ok(with(&material(text, job)));
         }
-        if let Some(path) = &settings.file {
+        if let Some(path) = &self.file {
             let text =
                 read_secret(path).map_err(|why| LaunchError::SecretFile { path: path.clone(), why })?;
-            return Ok(self.seed_with(&material(&text, &self.seed)));
+            return Ok(with(&material(&text, job)));
         }
-        let why = match self.is_on_one_host(meeting) {
+        let why = match is_on_one_host {
             true => match host_key(Path::new("/dev/shm"), &own_dirs()) {
-                Ok(key) => return Ok(self.seed_with(&key)),
+                Ok(key) => return Ok(with(&key)),
                 Err(KeyError::Taken(why)) => return Err(LaunchError::KeyTaken { why }),
                 Err(KeyError::Unavailable(why)) => why,
             },
             false => "its ranks may be on several hosts".to_owned(),
         };
-        if settings.is_required {
+        if self.is_required {
             return Err(LaunchError::NoSecret { why });
         }
         static WARNED: Once = Once::new();
-        if self.rank == 0 {
+        if is_first {
             WARNED.call_once(|| {
                 tracing::warn!(
                     %why,
@@ -98,18 +102,7 @@ impl LaunchEnv {
                 );
             });
         }
-        Ok(self.seed.clone())
-    }
-
-    /// Whether all ranks share a host, as each of them sees it alike.
-    fn is_on_one_host(&self, meeting: IpAddr) -> bool {
-        // Not every loopback address: hosts resolve their own name to 127.0.1.1, which others resolve to another address.
-        let is_loopback = meeting == Ipv4Addr::LOCALHOST || meeting == Ipv6Addr::LOCALHOST;
-        is_loopback || self.local_nranks == Some(self.nranks)
-    }
-
-    fn seed_with(&self, key: &[u8]) -> Vec<u8> {
-        [&self.seed, &b";key="[..], key].concat()
+        Ok(job.to_vec())
     }
 }
 

@@ -151,6 +151,11 @@ impl Text<'_> {
     }
 }
 
+/// The parser's message. Where nothing could stand it says that it expected nothing.
+fn without_nothing(message: &str) -> &str {
+    message.strip_suffix(", expected nothing").unwrap_or(message)
+}
+
 impl TuneFile {
     /// Parses a file. `offered` returns a backend's candidates.
     ///
@@ -162,7 +167,7 @@ impl TuneFile {
     ) -> Result<TuneFile, TuneFileError> {
         let at = Text(text);
         let file: FileText = toml::from_str(text)
-            .map_err(|error| at.error(error.span().unwrap_or_default(), error.message()))?;
+            .map_err(|error| at.error(error.span().unwrap_or_default(), without_nothing(error.message())))?;
         if *file.version.get_ref() != VERSION {
             let what = format!("this OxCCL reads version {VERSION}");
             return Err(at.error(file.version.span(), what));
@@ -368,6 +373,12 @@ time_us = [1.0, 0.5, nan]
                 c.algorithm == Algorithm::Ring || (func == Func::AllReduce && backend == Backend::Cpu)
             })
         })
+    }
+
+    #[test]
+    fn what_stands_too_much_is_named_and_nothing_is_not_expected() {
+        let error = parse("version = 01").unwrap_err().to_string();
+        assert_eq!(error, "line 1, version: unexpected leading zero");
     }
 
     #[test]
