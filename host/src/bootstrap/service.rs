@@ -95,10 +95,10 @@ impl Service {
             if ready.repair || self.repair.deadline().is_some_and(|at| now >= at) {
                 self.repair_ring(now);
             }
+            let refusals = self.acceptor.refusals();
             if self.leave_until.is_some() || self.shared.lock().ring.is_thinned() {
                 self.acceptor.expect_departures();
             }
-            let refusals = self.acceptor.refusals();
             self.acceptor.drive(now, &ready.acceptor, &mut accepted);
             accepted.drain(..).for_each(|accepted| self.admit(accepted));
             if self.acceptor.refusals() != refusals {
