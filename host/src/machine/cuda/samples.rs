@@ -26,6 +26,8 @@ struct Block {
     now_ns: u64,
     /// It has waited in this operation.
     has_waited: bool,
+    /// How much was slept since it wrote last. Kernels of ranks that share a GPU take turns, and do not write in every look.
+    slept: Duration,
 }
 
 impl Samples {
@@ -35,34 +37,42 @@ impl Samples {
         self.blocks.resize(KERNEL_STANDS_MAX, Block::default());
         let is_first = self.call.replace(call) != Some(call);
         if is_first {
-            (self.time, self.last) = (Duration::ZERO, None);
-            self.waited.clear();
-            self.blocks.iter_mut().for_each(|block| block.has_waited = false);
+            self.begin();
         } else {
             self.time += slept.really;
         }
-        // A process that was held up keeps its own kernels waiting: its proxy's threads did not run either.
-        let counted = if slept.was_held_up() { slept.asked } else { slept.really };
+        let counted = match is_first {
+            true => Duration::ZERO,
+            // A process that was held up keeps its own kernels waiting: its proxy's threads did not run either.
+            false if slept.was_held_up() => slept.asked,
+            false => slept.really,
+        };
         for (block, stands) in self.blocks.iter_mut().zip(written) {
-            let Some(stands) = stands.filter(|stands| stands.now_ns != block.now_ns) else {
-                continue;
-            };
+            block.slept += counted;
+            let Some(stands) = stands.filter(|stands| stands.now_ns != block.now_ns) else { continue };
             let from_ns = stands.since_ns.max(block.now_ns);
+            let slept = std::mem::take(&mut block.slept);
             (block.now_ns, block.has_waited) = (stands.now_ns, !is_first);
             if !is_first {
                 if self.last.replace(stands).is_some_and(|last| last.launch != stands.launch) {
                     self.call = None;
                     return true;
                 }
-                let waited = Duration::from_nanos(stands.now_ns.saturating_sub(from_ns)).min(counted);
+                let waited = Duration::from_nanos(stands.now_ns.saturating_sub(from_ns)).min(slept);
                 add(&mut self.waited, stands.wait.peer, waited);
             }
         }
         false
     }
-}
 
-impl Samples {
+    fn begin(&mut self) {
+        (self.time, self.last) = (Duration::ZERO, None);
+        self.waited.clear();
+        for block in &mut self.blocks {
+            *block = Block { now_ns: block.now_ns, ..Block::default() };
+        }
+    }
+
     /// How the operation behind `call` calls has divided its time, as the mean of the blocks that have waited in it. None before enough was
     /// seen of it.
     pub fn idle(&self, call: u64) -> Option<Idle> {
@@ -136,6 +146,17 @@ mod tests {
         assert_eq!(looked(held_up, 100).idle(7).map(|idle| idle.for_all), Some(10));
         let a_little = Slept { really: MS * 30, ..ASLEEP };
         assert_eq!(looked(a_little, 30).idle(7).map(|idle| idle.for_all), Some(36), "as much as was written");
+    }
+
+    #[test]
+    fn a_block_that_has_the_gpu_now_and_then_waits_all_the_while() {
+        let mut samples = looked(ASLEEP, 9);
+        samples.look(8, ASLEEP, [wrote(1, 1200, 1210)].into_iter());
+        for at in 0..30 {
+            let turn = 1210 + 30 * (1 + at / 3);
+            samples.look(8, ASLEEP, [wrote(1, 1200, if at % 3 == 2 { turn } else { turn - 30 })].into_iter());
+        }
+        assert_eq!(samples.idle(8).map(|idle| idle.for_peer), Some(100));
     }
 
     #[test]
