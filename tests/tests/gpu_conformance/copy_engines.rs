@@ -77,6 +77,8 @@ impl Seat<'_> {
     }
 
     fn download(&self, from: u64, len: usize) -> Vec<u8> {
+        // A copy to pageable memory waits for all before it within the driver's lock, which ranks that share a GPU need.
+        self.stream.synchronize().expect("a stream");
         let mut found = vec![0u8; len];
         // SAFETY: the host's memory lives until the stream was waited for.
         unsafe { self.stream.by_ref().copy_to_host(found.as_mut_ptr().cast(), from, len) }.expect("a copy");

@@ -46,7 +46,7 @@ fn byte(rank: u32, round: u32, at: usize) -> u8 {
 }
 
 /// Each rank puts to the next what it has from the host, waits for what the one before puts, reads that, and tells the one before that
-/// it may go on. Nothing but the reading waits on the host.
+/// it may go on. Nothing but the host's copies waits on the host.
 fn ring_of_puts(comm: &DeviceCommunicator, is_shareable: bool) {
     let (rank, n) = (comm.rank(), comm.size());
     let (next, before) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -63,12 +63,15 @@ fn ring_of_puts(comm: &DeviceCommunicator, is_shareable: bool) {
         doing(|| format!("rank {rank}, round {round}: {len} bytes"));
         let offset = (BYTES - len).min(round as usize * 3);
         let sent: Vec<u8> = (0..len).map(|at| byte(rank, round, at)).collect();
+        // A copy from or to pageable memory waits for all before it within the driver's lock, which ranks that share a GPU need.
+        stream.synchronize().expect("a stream");
         // SAFETY: the driver reads pageable memory before it returns; the data was read by the put before, on the same stream.
         unsafe { on.copy_to_device(data.address(), sent.as_ptr().cast(), len) }.expect("a copy");
         let to = Put { window: &window, offset: offset as u64, signal: Signal { peer: next, kind: there } };
         // SAFETY: (1, 3) all live to the end of this function; (2) its reader has said that it may be overwritten.
         unsafe { comm.put_signal(data.address(), len as u64, to, on) }.expect("a put");
         comm.wait_signals(&[(Signal { peer: before, kind: there }, 1)], on).expect("a wait");
+        stream.synchronize().expect("a stream");
         let mut found = vec![0u8; len];
         let from = memory.address() + offset as u64;
         // SAFETY: the host's memory lives until the stream was waited for; the rank before writes again once it is told.

@@ -370,7 +370,7 @@ mod tests {
         let mut opposite = slow;
         let both = Some(Idle { peer: Rank(3), for_peer: 47, for_all: 93 });
         opposite[0].last = opposite[0].last.map(|last| Standing { idle: both, ..last });
-        assert_eq!(found_slow(&opposite), [Some((StallClass::Slow, 2, 0)); 4], "one waits for either side");
+        assert_eq!(found_slow(&opposite), [Some((StallClass::Slow, 2, 3)); 4], "one waits for either side");
         let mut left = slow;
         left[2].first = left[2].last;
         assert_eq!(found_slow(&left), [None; 4], "it does not move: that is another report");
