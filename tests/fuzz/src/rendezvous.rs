@@ -24,7 +24,13 @@ pub fn rendezvous(data: &[u8]) {
                 let before = root.is_finished();
                 let how = input.u8();
                 let (process, parent, wants_root) = (next_conn as u32, u32::from(how % 2), how & 6 == 0);
-                let register = Register { nranks, listener: addr(rank), process, parent, wants_root };
+                // Up to half a minute, or for ever.
+                let patience = match how >> 3 {
+                    31 => Duration::MAX,
+                    seconds => Duration::from_secs(seconds.into()),
+                };
+                let register =
+                    Register { nranks, listener: addr(rank), process, parent, patience, wants_root };
                 root.register(now, conn, rank, addr(rank), register);
                 if !before && root.deadline().is_some() {
                     owed.insert(conn);
