@@ -4,6 +4,7 @@
 //! ranks in one process to run cases in.
 //! Never: uses the library's schedules or arithmetic to compute the expected result.
 
+pub mod random;
 pub mod minifloat;
 pub mod model;
 pub mod guarded;

@@ -4,6 +4,7 @@
 
 use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Job, Launch, SOON, fresh_id};
+use oxccl_tests::random::Random;
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::cell::Cell;
@@ -17,20 +18,6 @@ const FAULTS: u64 = 20;
 /// How often a slow rank may be missed, where nobody asked for so many faults.
 const TRIES: u32 = 4;
 const CLEAN_CALLS: u64 = 10_000;
-
-/// Knuth's multiplier for 64 bits.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {

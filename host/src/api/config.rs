@@ -301,15 +301,18 @@ fn version_line() -> String {
     format!("NCCL version {nccl} (OxCCL {own}, build {build}, memory layouts {ABI_DIGEST:016x})")
 }
 
+/// The settings of these variables alone.
+#[cfg(test)]
+fn of_variables(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    Config::from_lookup(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::of_variables as config;
     use super::*;
     use crate::log::Subsystems;
     use oxccl_shared::abi::Algorithm;
-
-    fn config(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        Config::from_lookup(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string()))
-    }
 
     #[test]
     fn networks_that_reduce_are_asked_for_and_asked_for_by_all() {

@@ -188,9 +188,7 @@ impl Listener {
                 stalls.heard(rank, notice, &|notice| self.say(Notice::Stall(notice)));
             }
             Notice::Inquiry(number) => {
-                if let Some(watch) = self.watch() {
-                    watch.note(&Notice::Said(number, stalls.standing()).to_bytes());
-                }
+                self.say(Notice::Said(number, stalls.standing()));
             }
             Notice::Said(number, standing) => stalls.roll().heard(rank, number, standing),
             Notice::Finalized { .. } | Notice::TimedOut { .. } => {}
@@ -207,9 +205,7 @@ impl Listener {
 
     /// Tells a rank that waits for this one that nothing more comes of it.
     fn say_finalized(&self, rank: Rank) {
-        if let Some(watch) = self.watch() {
-            watch.note(&Notice::Finalized { to: rank, part: self.health.part_with(rank) }.to_bytes());
-        }
+        self.say(Notice::Finalized { to: rank, part: self.health.part_with(rank) });
     }
 
     fn say(&self, notice: Notice) {

@@ -232,7 +232,7 @@ impl Stalls {
         self.running.get().is_some_and(|running| running.lasts(self.now(at)))
     }
 
-    /// Looks at the kernels of a call that lasts.
+    /// The call under way has lasted for long: looks at what its kernels wait for.
     pub(super) fn sample(&self, at: Instant, slept: Slept) {
         self.running.get().into_iter().for_each(|running| running.sample(self.now(at), slept));
     }
@@ -299,11 +299,14 @@ impl Stalls {
 
 impl Running {
     fn standing(&self, now: Duration) -> Standing {
-        let standing = match &self.polled {
-            None => self.probe.standing(),
-            Some(polled) => polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now),
-        };
-        self.with_links(standing)
+        let standing = self.polled().map(|polled| polled.standing(now));
+        self.with_links(standing.unwrap_or_else(|| self.probe.standing()))
+    }
+
+    /// What was learnt, of a communicator that is polled.
+    fn polled(&self) -> Option<MutexGuard<'_, Polled>> {
+        let polled = self.polled.as_ref()?;
+        Some(polled.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How the links of a rank have been used whose call lasts. Each is a question to the kernel, and a rank may have thousands.
@@ -319,23 +322,21 @@ impl Running {
 
     /// Asks the machine. Returns when to ask it again, if that is soon.
     fn poll(&self, now: Duration) -> Option<Duration> {
-        let polled = self.polled.as_ref()?;
         let standing = self.probe.standing();
-        polled.lock().unwrap_or_else(PoisonError::into_inner).learn(standing, now);
+        self.polled()?.learn(standing, now);
         self.probe.end_hopeless(&standing)
     }
 
     /// Whether the call under way has lasted so long that what its kernels do is looked at.
     fn lasts(&self, now: Duration) -> bool {
-        let standing =
-            |polled: &Mutex<Polled>| polled.lock().unwrap_or_else(PoisonError::into_inner).standing(now);
-        self.polled.as_ref().is_some_and(|polled| standing(polled).lasted() > self.looked_at_after)
+        self.polled().is_some_and(|polled| polled.standing(now).lasted() > self.looked_at_after)
     }
 
     fn sample(&self, now: Duration, slept: Slept) {
-        let is_another = self.probe.sample(slept);
-        if let Some(polled) = self.polled.as_ref().filter(|_| is_another) {
-            polled.lock().unwrap_or_else(PoisonError::into_inner).goes_on(now);
+        if self.probe.sample(slept)
+            && let Some(mut polled) = self.polled()
+        {
+            polled.goes_on(now);
         }
     }
 }

@@ -100,7 +100,7 @@ impl Bootstrap {
         }
         let mut state = self.shared.lock();
         state.meeting = None;
-        // Whoever was told twice where to meet.
+        // A rank that was told twice where to meet has not read the second message.
         state.parked.retain(|parked| (parked.hello.purpose, parked.hello.tag) != (Purpose::Message, tag));
         child.map_err(|error| {
             match (state.ring.missed(tag), state.why_gone(members), state.who_went_on(members)) {
@@ -167,7 +167,7 @@ impl Bootstrap {
             let from = [teller(place), 0].map(|place| members[place as usize]);
             let told = self.recv_among(&from, members, tag, &deadline);
             let (from, bytes) = told.map_err(|error| match error {
-                // Whoever was between, the first member would have told all by now.
+                // The first member tells all after a while. No word from it either: it is the one to name.
                 BootstrapError::Timeout { what, waited, .. } => {
                     BootstrapError::Timeout { what, ranks: RankList::from_iter([Rank(0)]), waited }
                 }
@@ -183,8 +183,8 @@ impl Bootstrap {
             self.send_among(members[to as usize], members, tag, &bytes, &deadline)
         };
         let told = told(place, nranks).map(tell);
-        // Those who can be reached hear of it even if another cannot; the root would wait for that one. Whoever does not answer may be
-        // stopped for a moment: if it does not come, the root names it.
+        // One member that cannot be reached keeps nobody else from hearing of it; the root would wait for that one. A member that does not
+        // answer may be stopped for a moment only. If it does not come, the root names it.
         let is_timeout = |error: &BootstrapError| matches!(error, BootstrapError::Timeout { .. });
         let failed = told.filter_map(Result::err).filter(|error| !is_timeout(error)).reduce(|first, _| first);
         if let Some(error) = failed {
@@ -203,7 +203,7 @@ impl Bootstrap {
                 if waits.recv_timeout(config.timeout / PATIENCE_SHARE) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
-                // Whoever does not answer is named by the root.
+                // The root names those that do not answer.
                 (1..nranks).take_while(|_| !is_over.is_called()).for_each(|to| drop(tell(to)));
             };
             let helper = std::thread::Builder::new().name("oxccl-meeting".into());

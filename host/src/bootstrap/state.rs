@@ -89,7 +89,7 @@ pub(crate) enum Awaits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     what: Awaits,
-    /// When the others are told of it.
+    /// From this moment on the wait is long, and the other ranks are told of it.
     long_at: Instant,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct State {
     pub meeting: Option<Meeting>,
     /// The tags of those that failed on this rank.
     pub failed_meetings: Vec<u64>,
-    /// The waits of the owner's threads, and what the others were told of those that last.
+    /// The waits of the owner's threads, and what the other ranks were told of the long ones.
     pub waiting: Vec<Waiting>,
     pub said_waiting: Option<RankList>,
     /// The thread, once it runs.

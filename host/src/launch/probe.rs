@@ -58,8 +58,8 @@ pub trait Probe: Send + Sync {
         None
     }
 
-    /// Of one that is asked from time to time, whose operation lasts: looks at what it does at this moment, after a sleep of the thread that
-    /// looks. Returns whether another operation is under way than at the look before.
+    /// Looks at what its operation waits for at this moment. Called every few milliseconds once an operation has lasted for long; `slept` says
+    /// how long the caller slept since the look before. Returns whether another operation is under way than at the look before.
     fn sample(&self, _slept: Slept) -> bool {
         false
     }

@@ -10,6 +10,7 @@ use oxccl::net::aggregate::{Server, ServerConfig};
 use oxccl::{Communicator, Error, RedOp, ReduceOp, UniqueId, group};
 use oxccl_tests::failed::{describe, watch_stall};
 use oxccl_tests::oracle::{by_rank, noise};
+use oxccl_tests::random::Random;
 use oxccl_tests::tidy::Footprint;
 use std::error::Error as StdError;
 use std::io::BufRead;
@@ -215,17 +216,12 @@ impl Program {
 
     fn random(&self, arg: &str) -> StepResult {
         let (seed, calls) = arg.split_once(':').ok_or("SEED:CALLS was expected")?;
-        let (mut state, calls) = (seed.parse::<u64>()?, calls.parse::<u64>()?);
+        let (mut random, calls) = (Random(seed.parse()?), calls.parse::<u64>()?);
         let communicator = self.communicator()?;
         let handle = communicator.handle();
-        let mut next = |below: u64| {
-            // Knuth's multiplier for 64 bits; the upper half is random enough.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
         while handle.progress().begun < calls {
-            let count = [1, 100, 5_000, 70_000][next(4) as usize] + next(100) as usize;
-            match next(8) {
+            let count = [1, 100, 5_000, 70_000][random.below(4) as usize] + random.below(100) as usize;
+            match random.below(8) {
                 0 => communicator.barrier()?,
                 1 => send_recv(communicator, count)?,
                 2 => in_flight(communicator, count.min(5_000))?,

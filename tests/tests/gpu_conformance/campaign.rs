@@ -6,9 +6,10 @@
 mod fault;
 mod what;
 
-use fault::{Fault, Random};
+use fault::Fault;
 use oxccl_tests::devices::ranks_max;
 use oxccl_tests::hosts::Hosts;
+use oxccl_tests::random::Random;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 use what::What;

@@ -6,25 +6,16 @@ use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::devices::{DeviceRank, DeviceWorld, launch_graphs, ranks_max};
 use oxccl_tests::guarded::bytes_of;
 use oxccl_tests::harness::{Settings, first_error, on_threads};
+use oxccl_tests::random::Random;
 use oxccl_tests::uneven::{Part, Uneven};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::time::Duration;
 
-/// A generator of numbers that are the same on every machine.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    fn length(&mut self) -> usize {
-        let most = [1, 100, 16 << 10, 40_000, 300_000, 2_000_000][self.below(6) as usize];
-        self.below(most) as usize
-    }
+fn length(numbers: &mut Random) -> usize {
+    let most = numbers.of(&[1, 100, 16 << 10, 40_000, 300_000, 2_000_000]);
+    numbers.below(most) as usize
 }
 
 /// Message `number` from one rank to another, at `at` of both ranks' memory.
@@ -54,12 +45,12 @@ impl Memories {
     }
 }
 
-fn group(numbers: &mut Numbers, nranks: usize) -> Vec<Message> {
+fn group(numbers: &mut Random, nranks: usize) -> Vec<Message> {
     let mut at = 0;
     let mut messages = Vec::new();
     for _ in 0..numbers.below(40) {
         let (from, to) = (numbers.below(nranks as u64) as usize, numbers.below(nranks as u64) as usize);
-        let len = numbers.length();
+        let len = length(numbers);
         messages.push(Message { from, to, len, at });
         at += len.next_multiple_of(16) + 16;
     }
@@ -109,7 +100,7 @@ fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
 pub fn run(world: &DeviceWorld, rounds: usize) {
     let nranks = world.ranks.len();
     let memories: Vec<Memories> = world.ranks.iter().map(Memories::new).collect();
-    let mut numbers = Numbers(nranks as u64);
+    let mut numbers = Random(nranks as u64);
     for round in 0..rounds {
         let messages = group(&mut numbers, nranks);
         doing(|| format!("group {round} of {nranks} GPUs: {messages:?}"));

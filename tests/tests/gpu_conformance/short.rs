@@ -8,6 +8,7 @@ use oxccl_tests::devices::{
     DeviceRank, DeviceWorld, capture_graphs, enqueue_graphs, instantiate_graphs, ranks_max,
 };
 use oxccl_tests::harness::Settings;
+use oxccl_tests::random::Random;
 use std::time::Duration;
 
 /// 64-bit numbers of each rank: one half is operated on, the other is there for copies.
@@ -47,12 +48,11 @@ fn factor(rank: usize) -> u64 {
 }
 
 /// A sequence that looks random and is the same everywhere.
-struct Dice(u64);
+struct Dice(Random);
 
 impl Dice {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
+        self.0.below(bound as u64) as usize
     }
 
     fn op(&mut self, nranks: usize) -> Op {
@@ -210,7 +210,7 @@ fn needs_gpu_short_operations_follow_each_other() {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
     for nranks in sizes {
-        let (mut play, mut dice) = (Play::new(nranks), Dice(u64::from(nranks)));
+        let (mut play, mut dice) = (Play::new(nranks), Dice(Random(u64::from(nranks))));
         let calls = dice.ops(nranks as usize, 300);
         play.call(&calls);
         play.compare("calls");

@@ -186,14 +186,11 @@ fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::of_variables as config;
     use super::*;
     use crate::transport::p2p::P2pSettings;
     use oxccl_shared::abi::{Algorithm, Protocol};
     use std::time::Duration;
-
-    fn config(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        Config::from_lookup(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string()))
-    }
 
     #[test]
     fn nccl_names_are_understood() {

@@ -274,7 +274,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Nobody accepts, and the queue of those who wait to be accepted is full: connecting took the kernel's two minutes.
+    /// The launcher accepts no connection, and its queue is full: the kernel tried for two minutes.
     #[test]
     fn a_launcher_that_accepts_nobody_is_given_up_in_time() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! How the kernels of an operation that lasts divide their time, from many looks at what they wrote while they waited.
+//! How much of a long operation its kernels spend waiting, and for whom. Kernels write where they wait; this reads it many times.
 
 use crate::launch::{Idle, Slept};
 use oxccl_shared::abi::{KERNEL_STANDS_MAX, Rank, Stands};

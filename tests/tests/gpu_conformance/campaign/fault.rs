@@ -4,6 +4,7 @@ use super::what::What;
 use oxccl_tests::devices::{gpus, ranks_max};
 use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Failure, Job, Launch, SOON};
+use oxccl_tests::random::Random;
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::fmt;
@@ -13,20 +14,6 @@ use std::time::{Duration, Instant};
 const WARN: Duration = Duration::from_secs(1);
 /// Long enough for a process to be stopped in it, over sockets.
 const LONG: u64 = 32_000_000;
-
-/// Knuth's multiplier for 64 bits.
-pub struct Random(pub u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 /// One fault: what `rank` does instead of its part of the last of `calls`.
 #[derive(Debug)]
