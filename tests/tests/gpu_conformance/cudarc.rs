@@ -98,14 +98,21 @@ fn needs_gpu_buffers_and_streams_may_go_before_the_operation() {
     let ranks = ranks(nranks);
     let mut sums = zeros(&ranks, LEN);
     for round in 1..=30i32 {
-        for ((comm, home), sum) in ranks.iter().zip(&mut sums) {
-            let stream = home.context().new_stream().unwrap();
-            let send = stream.clone_htod(&vec![round; LEN]).unwrap();
-            let mut recv = stream.alloc_zeros::<i32>(LEN).unwrap();
+        // All ranks' inputs before any rank's call: where ranks share a GPU, they share the queues of its copies too, and the
+        // second rank's input would wait behind the first rank's copy of a result that needs the second rank.
+        let inputs: Vec<_> = ranks
+            .iter()
+            .map(|(_, home)| {
+                let [stream, other] = [(); 2].map(|()| home.context().new_stream().unwrap());
+                let send = stream.clone_htod(&vec![round; LEN]).unwrap();
+                let recv = stream.alloc_zeros::<i32>(LEN).unwrap();
+                (stream, other, send, recv)
+            })
+            .collect();
+        for (((comm, _), (stream, other, mut send, mut recv)), sum) in ranks.iter().zip(inputs).zip(&mut sums)
+        {
             comm.on(&stream).unwrap().all_reduce(&send, &mut recv, ReduceOp::SUM).unwrap();
             // Another stream overwrites the input, reads the output, and is gone too.
-            let other = home.context().new_stream().unwrap();
-            let mut send = send;
             other.memset_zeros(&mut send).unwrap();
             other.memcpy_dtod(&recv, sum).unwrap();
         }
