@@ -1,12 +1,10 @@
 //! A profiler plugin of a user's, written against NCCL's headers, in each version of its table.
 
-use libloading::Library;
 use oxccl::plan::tuning::Forced;
 use oxccl::{Communicator, Config, PluginName, ReduceOp, UniqueId, group};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, on_threads};
-use oxccl_tests::net::{PluginFile, Tables};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use oxccl_tests::net::{PluginFile, PluginNumbers, Tables};
 use std::time::Duration;
 
 const VERSIONS: [u32; 3] = [4, 5, 6];
@@ -34,29 +32,9 @@ fn with(name: &str) -> Config {
     }
 }
 
-/// The plugin's numbers.
-struct Numbers(Library);
-
-impl Numbers {
-    fn of(file: &PluginFile) -> Numbers {
-        // SAFETY: the plugin has no initialisers, and is loaded already.
-        Numbers(unsafe { Library::new(file.name()) }.expect("the plugin"))
-    }
-
-    fn at(&self, name: &str, place: usize) -> i32 {
-        // SAFETY: the plugin's numbers are atomic integers.
-        let number = unsafe { self.0.get::<*const AtomicI32>(name.as_bytes()) }.expect("a number");
-        // SAFETY: as above; the library is loaded, and lists are as long as the places are many.
-        unsafe { (*number.add(place)).load(Relaxed) }
-    }
-
-    fn get(&self, name: &str) -> i32 {
-        self.at(name, 0)
-    }
-
-    fn started(&self, places: &[usize]) -> Vec<i32> {
-        places.iter().map(|place| self.at("profiler_started", *place)).collect()
-    }
+/// How many events of these kinds it was told of.
+fn started(numbers: &PluginNumbers, places: &[usize]) -> Vec<i32> {
+    places.iter().map(|place| numbers.at("profiler_started", *place)).collect()
 }
 
 /// Two all-reduces of 100 elements, a group of two more, and messages of 7 round a ring.
@@ -88,14 +66,14 @@ fn every_version_hears_of_every_call_and_events_nest() {
     let _deadline = Deadline::start("every_version_hears_of_every_call_and_events_nest", LIMIT);
     for version in VERSIONS {
         let file = PluginFile::build(Tables::Profiler, version, "", &[]);
-        let numbers = Numbers::of(&file);
+        let numbers = PluginNumbers::of(&file);
         let mut ranks = built(&with(file.name()), 3);
         assert_eq!((numbers.get("profiler_contexts"), numbers.get("profiler_named")), (3, 3));
         on_threads(ranks.iter_mut(), work);
         // Of three ranks: two calls, a group of two, a group of two messages.
-        assert_eq!(numbers.started(&PLAIN), [3 * 4, 3 * 4, 3 * 2], "version {version}");
+        assert_eq!(started(&numbers, &PLAIN), [3 * 4, 3 * 4, 3 * 2], "version {version}");
         let api = if version == 4 { [0; 3] } else { [3 * 4, 3 * 4, 3 * 2] };
-        assert_eq!(numbers.started(&CALLS), api, "version {version}");
+        assert_eq!(started(&numbers, &CALLS), api, "version {version}");
         assert_eq!(numbers.get("profiler_rings"), 3 * 4);
         assert_eq!(numbers.get("profiler_elements"), 3 * (4 * 100 + 2 * 7));
         assert_eq!(
@@ -115,10 +93,10 @@ fn what_nobody_wants_is_not_told() {
     for (flags, expected) in [("-DMASK=0", nothing), ("-DMASK=1", [2 * 4, 0, 0, 0, 0, 0])] {
         // Version 4 lets a group be told alone.
         let file = PluginFile::build(Tables::Profiler, 4, "", &[flags]);
-        let numbers = Numbers::of(&file);
+        let numbers = PluginNumbers::of(&file);
         let mut ranks = built(&with(file.name()), 2);
         on_threads(ranks.iter_mut(), work);
-        assert_eq!([numbers.started(&PLAIN), numbers.started(&CALLS)].concat(), expected);
+        assert_eq!([started(&numbers, &PLAIN), started(&numbers, &CALLS)].concat(), expected);
         assert_eq!((numbers.get("profiler_live"), numbers.get("profiler_wrong")), (0, 0));
     }
 }
@@ -131,5 +109,5 @@ fn a_plugin_that_cannot_be_used_is_none() {
     for name in [refuses.name(), net.name(), "/does/not/exist.so", "none", ""] {
         on_threads(built(&with(name), 2).iter_mut(), work);
     }
-    assert_eq!(Numbers::of(&refuses).started(&PLAIN), [0; 3]);
+    assert_eq!(started(&PluginNumbers::of(&refuses), &PLAIN), [0; 3]);
 }

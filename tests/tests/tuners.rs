@@ -1,14 +1,12 @@
 //! A tuner plugin of a user's, written against NCCL's headers, in each version of its table.
 
-use libloading::Library;
 use oxccl::plan::tuning::Reason;
 use oxccl::{
     Algorithm, Communicator, Config, DataType, Error, Func, PluginName, Protocol, ReduceOp, UniqueId,
 };
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, on_threads};
-use oxccl_tests::net::{PluginFile, Tables};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use oxccl_tests::net::{PluginFile, PluginNumbers, Tables};
 use std::time::Duration;
 
 const VERSIONS: [u32; 5] = [2, 3, 4, 5, 6];
@@ -38,23 +36,6 @@ fn choice(communicator: &Communicator, func: Func, count: u64) -> (Algorithm, Pr
     (chosen.algorithm, chosen.protocol, explanation.choice.reason)
 }
 
-/// A number of the plugin's.
-struct Numbers(Library);
-
-impl Numbers {
-    fn of(file: &PluginFile) -> Numbers {
-        // SAFETY: the plugin has no initialisers, and is loaded already.
-        Numbers(unsafe { Library::new(file.name()) }.expect("the plugin"))
-    }
-
-    fn get(&self, name: &str) -> i32 {
-        // SAFETY: the plugin's numbers are atomic integers.
-        let number = unsafe { self.0.get::<*const AtomicI32>(name.as_bytes()) }.expect("a number");
-        // SAFETY: as above; the library is loaded.
-        unsafe { (**number).load(Relaxed) }
-    }
-}
-
 fn sums_are_right(ranks: &mut [Communicator], counts: [usize; 5]) {
     let expected = (1..=ranks.len()).sum::<usize>() as f32;
     let right = on_threads(ranks.iter_mut(), |communicator| {
@@ -73,7 +54,7 @@ fn every_version_chooses_and_the_results_are_right() {
     let _deadline = Deadline::start("every_version_chooses_and_the_results_are_right", LIMIT);
     for version in VERSIONS {
         let file = PluginFile::build(Tables::Tuner, version, "", &[]);
-        let numbers = Numbers::of(&file);
+        let numbers = PluginNumbers::of(&file);
         let mut ranks = built(&vec![with(file.name()); 3]);
         assert_eq!((numbers.get("tuner_nranks"), numbers.get("tuner_nnodes")), (3, 1));
         if version >= 5 {

@@ -9,7 +9,7 @@ pub mod coll;
 
 pub use aggregator::Aggregator;
 pub use pair::{PATIENCE, Pair, RecvEnd, SendEnd, pair, until};
-pub use plugin_file::{PluginFile, Tables, VERSIONS};
+pub use plugin_file::{PluginFile, PluginNumbers, Tables, VERSIONS};
 
 use crate::deadline::doing;
 use oxccl::net::Net;

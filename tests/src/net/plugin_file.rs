@@ -1,7 +1,9 @@
 //! The tests' plugins, which are C as other people's are, as files to load.
 
+use libloading::Library;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use tempfile::TempDir;
 
 /// Versions of the tables that the library supports.
@@ -61,5 +63,39 @@ impl PluginFile {
     /// If the folder for temporary files has a name that is no text.
     pub fn name(&self) -> &str {
         self.path.to_str().expect("the folder's name is text")
+    }
+}
+
+/// What a plugin has counted, by the names of its numbers.
+#[derive(Debug)]
+pub struct PluginNumbers(Library);
+
+impl PluginNumbers {
+    /// Of a plugin of these tests, which has no initialisers.
+    ///
+    /// # Panics
+    /// If it cannot be loaded.
+    pub fn of(file: &PluginFile) -> PluginNumbers {
+        // SAFETY: the plugin has no initialisers.
+        PluginNumbers(unsafe { Library::new(file.name()) }.expect("the plugin"))
+    }
+
+    /// A number.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub fn get(&self, name: &str) -> i32 {
+        self.at(name, 0)
+    }
+
+    /// One of a list, which has to be as long.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub fn at(&self, name: &str, place: usize) -> i32 {
+        // SAFETY: the plugins' numbers are atomic integers.
+        let number = unsafe { self.0.get::<*const AtomicI32>(name.as_bytes()) }.expect("a number");
+        // SAFETY: as above; the library is loaded, and lists are as long as the places are many.
+        unsafe { (*number.add(place)).load(Relaxed) }
     }
 }

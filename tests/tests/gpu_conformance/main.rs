@@ -21,3 +21,4 @@ mod deterministic;
 mod one_sided;
 mod copy_engines;
 mod symmetric;
+mod plugins;
