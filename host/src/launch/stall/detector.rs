@@ -1,7 +1,8 @@
 //! When to ask, whom to believe, what to report.
 
-use super::diagnose::{Said, diagnose, diagnose_slow};
+use super::diagnose::{Said, diagnose};
 use super::report::Stall;
+use super::slow::diagnose_slow;
 use super::standing::{StallNotice, Standing};
 use oxccl_shared::abi::Rank;
 use std::time::Duration;

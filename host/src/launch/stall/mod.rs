@@ -21,6 +21,7 @@ mod idle;
 mod links;
 mod report;
 mod diagnose;
+mod slow;
 mod detector;
 
 pub use detector::{Act, Detector};
