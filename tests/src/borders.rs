@@ -50,6 +50,8 @@ const PRIMES: [usize; 2] = [70_001, 8_009];
 /// A network between two hosts that reduces everything.
 const EVERYTHING: Collnet = Collnet::There(CollnetFacts {
     reduces: Reduces::ALL,
+    gathers: true,
+    scatters: true,
     buffer_max_bytes: 1 << 30,
     nhosts: 2,
     speed: NetSpeed { gbytes: 1.25, latency_us: 2.5 },

@@ -104,14 +104,16 @@ fn world(net: &NetConfig) -> World {
     })
 }
 
-fn all_reduces(world: &mut World, deck: &mut Deck) {
+fn collectives(world: &mut World, deck: &mut Deck) {
     for _ in 0..CASES {
         let mut below = |bound: usize| deck.draw() % bound;
-        let count_max = [16, 5_000, 300_000][below(3)];
+        let func = [Func::AllReduce, Func::ReduceScatter, Func::AllGather][below(3)];
+        let count_max = [16, 5_000, if func == Func::AllReduce { 300_000 } else { 60_000 }][below(3)];
+        let op = RedOp::ALL[below(RedOp::ALL.len())];
         let case = Case {
-            func: Func::AllReduce,
+            func,
             dtype: DataType::ALL[below(DataType::ALL.len())],
-            op: RedOp::ALL[below(RedOp::ALL.len())],
+            op: if func == Func::AllGather { RedOp::Sum } else { op },
             root: 0,
             count: below(count_max),
             placement: Placement::ALL[below(Placement::ALL.len())],
@@ -154,7 +156,7 @@ fn random_operations_over_one_and_three_servers() {
     let mut deck = Deck::new(1 << 16, seed);
     let (begin, mut samples, mut operations) = (Instant::now(), Vec::new(), 0);
     while begin.elapsed() < Duration::from_secs(seconds) {
-        worlds.iter_mut().for_each(|world| all_reduces(world, &mut deck));
+        worlds.iter_mut().for_each(|world| collectives(world, &mut deck));
         for net in [&one.1, &three.1] {
             windows(net, WINDOWS, deck.draw() as u64);
         }

@@ -65,7 +65,7 @@ pub fn facts(
     let ranks = found.nranks;
     // What reduces between hosts is no part of a machine: that it could be there is said of each call.
     let collnet = if machine.hosts > 1 { Collnet::Disabled } else { Collnet::OneHost };
-    let lacks = Lacks { collnet: Some(collnet.why_not()), ..Lacks::default() };
+    let lacks = Lacks { collnet: Some(collnet.why_none()), ..Lacks::default() };
     Facts::check(Processor::Gpu, ranks, &forced, lacks)?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
@@ -153,7 +153,7 @@ pub fn on_cpus(args: &TopoArgs, known: Option<usize>) -> Result<String, ExplainE
     let (forced, each) = (forced(args)?, u64::from(ranks / hosts));
     // What reduces between hosts is no part of a machine: it is shown, and why it does not go.
     let collnet = if hosts > 1 { Collnet::Disabled } else { Collnet::OneHost };
-    let lacks = Lacks { collnet: Some(collnet.why_not()), ..Lacks::default() };
+    let lacks = Lacks { collnet: Some(collnet.why_none()), ..Lacks::default() };
     Facts::check(Processor::Cpu, ranks, &forced, lacks)?;
     let config = Config::default();
     let (ring_layout, mesh_layout) = (config.ring_layout(), config.mesh_layout(ranks));

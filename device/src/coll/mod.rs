@@ -94,6 +94,10 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (Algorithm::CollnetChain, Func::AllReduce) => unsafe {
             collnet::all_reduce::<B, P>(block, conns, ends.chain, work)
         },
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Algorithm::CollnetChain, Func::ReduceScatter | Func::AllGather) => unsafe {
+            collnet::blocks::<B, P>(block, conns, (ends.chain, ends.chain_owners), work)
+        },
         (Algorithm::TwoShot | Algorithm::TwoLevel | Algorithm::Tree | Algorithm::CollnetChain, func) => {
             unreachable!("{} of {func}: the registry offers no such thing", work.algorithm)
         }

@@ -3,7 +3,7 @@
 use crate::conn::Conns;
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank};
-use oxccl_shared::algo::collnet::ChainLinks;
+use oxccl_shared::algo::collnet::{ChainLinks, Owner};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 
 /// One channel's part of a collective.
@@ -145,6 +145,8 @@ pub struct Endpoints<'a> {
     pub tree: &'a TreeEnds,
     /// The chain to in-network reduction.
     pub chain: &'a ChainEnds,
+    /// Where each rank is, seen from this one's place in the chain; empty without one.
+    pub chain_owners: &'a [Owner],
     /// Mesh: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
     /// Mesh: send connections in the order of `algo::mesh::peers`.

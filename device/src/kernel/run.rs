@@ -16,7 +16,7 @@ use oxccl_shared::abi::{
     KernelMessage, Protocol, Rank,
 };
 use oxccl_shared::algo::chunk;
-use oxccl_shared::algo::collnet::ChainLinks;
+use oxccl_shared::algo::collnet::{ChainLinks, Owner};
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
@@ -163,20 +163,20 @@ fn tree_links(children: usize, has_parent: bool) -> TreeLinks {
     TreeLinks { up: has_parent.then_some(Rank(0)), down: [child(0), child(1), child(2)] }
 }
 
-/// A chain to a network that reduces: all-reduce.
+/// A chain to a network that reduces.
 ///
 /// # Safety
 /// 1. As [`ring`]; a channel's connections are those to and from the rank below, if there is one, then those above: the same for both
-///    directions.
+///    directions. The table of rings has, for each channel, where each rank is, seen from this one's place in the chain.
 #[inline(always)]
-pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, _func: Func)
+pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
 where
     M: KernelMachine,
     T: Element,
     P: Proto<GpuBlock<M, T, POSTER>>,
 {
     // SAFETY: obligation 1.
-    let block = unsafe { GpuBlock::<M, T, POSTER>::reducing(machine, &args.launch, &args.coll) };
+    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     // SAFETY: obligation 1.
     let place_in_chain = unsafe { &*args.launch.trees.add(index as usize) };
@@ -191,9 +191,18 @@ where
         above_recv: [below as u16],
         above_send: [below as u16],
     };
-    let work = work::<_, P>(args, index, Func::AllReduce, Algorithm::CollnetChain, T::DTYPE);
-    // SAFETY: obligation 1.
-    let ran = unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) };
+    let work = work::<_, P>(args, index, func, Algorithm::CollnetChain, T::DTYPE);
+    let ran = if func == Func::AllReduce {
+        // SAFETY: obligation 1.
+        unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) }
+    } else {
+        let nranks = args.launch.nranks as usize;
+        let owners = args.launch.rings.wrapping_add(index as usize * nranks).cast::<Owner>();
+        // SAFETY: obligation 1: a word for each rank.
+        let owners = unsafe { slice::from_raw_parts(owners, nranks) };
+        // SAFETY: obligation 1.
+        unsafe { coll::collnet::blocks::<_, P>(&block, conns, (&ends, owners), &work) }
+    };
     if ran.is_ok() && block.leads() {
         // SAFETY: obligation 1.
         unsafe { save(conns, &args.launch, extent) };

@@ -431,7 +431,14 @@ impl Side {
                 };
                 let (mesh_recv, mesh_send) = (&self.mesh_recv[..], &self.mesh_send[..]);
                 let chain = ChainEnds::default();
-                let ends = Endpoints { ring, tree: &self.tree, chain: &chain, mesh_recv, mesh_send };
+                let ends = Endpoints {
+                    ring,
+                    tree: &self.tree,
+                    chain: &chain,
+                    chain_owners: &[],
+                    mesh_recv,
+                    mesh_send,
+                };
                 match self.tiles {
                     // SAFETY: obligation 1.
                     true => unsafe { coll::run_by_tiles(block, conns, &ends, &self.work) },

@@ -7,7 +7,7 @@
 
 use super::ConnectError;
 use crate::bootstrap::Bootstrap;
-use crate::net::coll::{self, CollComm, CollListener, Head};
+use crate::net::coll::{self, CollComm, CollListener, Head, Windows};
 use crate::net::{HANDLE_BYTES, Locality, NetConfig, NetError, NetHandle, nearest};
 use crate::plan::tuning::NetSpeed;
 use crate::plan::{CHAIN_CHANNELS_MAX, Collnet, CollnetFacts, Reduces};
@@ -41,6 +41,7 @@ enum HeadInfo {
     Head {
         handles: Vec<NetHandle>,
         reduces: Reduces,
+        windows: Windows,
         buffer_max_bytes: u64,
         speed_mbps: u32,
         latency_us: f32,
@@ -66,6 +67,7 @@ pub(super) struct Joining {
     listener: Box<dyn CollListener>,
     handles: Vec<NetHandle>,
     head: Head,
+    head_of: Box<[u32]>,
     next_head: Rank,
 }
 
@@ -75,6 +77,8 @@ pub(super) struct JoinedHead {
     pub comm: Box<dyn CollComm>,
     /// Which of the heads it is.
     pub head: Head,
+    /// The head of each rank's chain.
+    pub head_of: Box<[u32]>,
     /// The head of the next chain.
     pub next_head: Rank,
     /// The channel.
@@ -136,7 +140,8 @@ impl HeadListener {
             if let (Some(index), Some(listener)) = (index, index.and_then(|_| listeners.next())) {
                 let head = Head { index: index as u32, count: heads.len() as u32 };
                 let next_head = heads[(index + 1) % heads.len()];
-                mine.push(Joining { rank, channel, listener, handles, head, next_head });
+                let head_of = heads_of(chains, bootstrap.nranks());
+                mine.push(Joining { rank, channel, listener, handles, head, head_of, next_head });
             }
         }
         Ok(Heads { collnet, lack: String::new(), mine })
@@ -161,6 +166,7 @@ fn listen(
     let info = HeadInfo::Head {
         handles,
         reduces: Reduces::of(|dtype, op| net.reduces(dtype, op))?,
+        windows: net.windows(),
         buffer_max_bytes: facts.message_max_bytes as u64,
         speed_mbps: facts.speed_mbps,
         latency_us: facts.latency_us,
@@ -171,13 +177,13 @@ fn listen(
 impl Joining {
     /// Joins the other heads, which do the same.
     pub fn join(self, bootstrap: &Bootstrap, timeout: Duration) -> Result<JoinedHead, ConnectError> {
-        let Joining { rank, channel, listener, handles, head, next_head } = self;
+        let Joining { rank, channel, listener, handles, head, head_of, next_head } = self;
         let refused = |source| refused(rank, source);
         let mut joining = listener.join(&handles, head.index).map_err(refused)?;
         let begin = Instant::now();
         loop {
             if let Some(comm) = joining.poll_join().map_err(refused)? {
-                return Ok(JoinedHead { comm, head, next_head, channel });
+                return Ok(JoinedHead { comm, head, head_of, next_head, channel });
             }
             // A dead head will not join.
             bootstrap.check_whole()?;
@@ -191,13 +197,19 @@ impl Joining {
     }
 }
 
+/// The index of each rank's chain, which is that of its head.
+fn heads_of(chains: &Chains, nranks: u32) -> Box<[u32]> {
+    let chain_of = |rank: Rank| chains.iter().position(|chain| chain.contains(&rank)).unwrap_or(0) as u32;
+    (0..nranks).map(Rank).map(chain_of).collect()
+}
+
 /// What a head's network refused.
 pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
     ConnectError::Net { rank, peer: None, source: Box::new(source) }
 }
 
 impl Message for HeadInfo {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = 64 + CHAIN_CHANNELS_MAX as usize * HANDLE_BYTES + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
@@ -221,12 +233,14 @@ impl HeadInfo {
 
     /// The common capabilities of this head's network and the previous ones.
     fn and(&self, before: Collnet, nhosts: u32) -> Collnet {
-        let HeadInfo::Head { reduces, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
+        let HeadInfo::Head { reduces, windows, buffer_max_bytes, speed_mbps, latency_us, .. } = self else {
             return before;
         };
         let (gbytes, latency_us) = (f64::from((*speed_mbps).max(1)) / 8e3, f64::from(*latency_us));
         let mine = CollnetFacts {
             reduces: *reduces,
+            gathers: windows.gathers,
+            scatters: windows.scatters,
             buffer_max_bytes: *buffer_max_bytes,
             nhosts,
             speed: NetSpeed { gbytes, latency_us },
@@ -234,6 +248,8 @@ impl HeadInfo {
         let Collnet::There(others) = before else { return Collnet::There(mine) };
         Collnet::There(CollnetFacts {
             reduces: mine.reduces.and(others.reduces),
+            gathers: mine.gathers && others.gathers,
+            scatters: mine.scatters && others.scatters,
             buffer_max_bytes: mine.buffer_max_bytes.min(others.buffer_max_bytes),
             nhosts,
             speed: NetSpeed {
@@ -250,9 +266,9 @@ mod tests {
     use oxccl_shared::abi::{DataType, RedOp};
 
     fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
-        let (handles, buffer_max_bytes) =
-            (vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX as usize], 1 << 30);
-        HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
+        let handles = vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX as usize];
+        let (windows, buffer_max_bytes) = (Windows { gathers: true, scatters: speed_mbps > 9000 }, 1 << 30);
+        HeadInfo::Head { handles, reduces, windows, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
     }
 
     #[test]
@@ -268,14 +284,15 @@ mod tests {
             assert!(HeadInfo::from_bytes(&bytes[..cut]).is_err(), "{cut}");
         }
         assert!(HeadInfo::from_bytes(&[]).is_err());
-        let HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us } =
+        let HeadInfo::Head { handles, reduces, windows, buffer_max_bytes, speed_mbps, latency_us } =
             head(Reduces::ALL, 1)
         else {
             panic!("it is one")
         };
         for count in [0, CHAIN_CHANNELS_MAX as usize + 1] {
             let handles = vec![handles[0]; count];
-            let wrong = HeadInfo::Head { handles, reduces, buffer_max_bytes, speed_mbps, latency_us };
+            let wrong =
+                HeadInfo::Head { handles, reduces, windows, buffer_max_bytes, speed_mbps, latency_us };
             assert!(!wrong.is_sound());
         }
     }
@@ -295,6 +312,7 @@ mod tests {
         let all = infos.iter().fold(Collnet::Lacking, |all, info| info.and(all, 2));
         let Collnet::There(facts) = all else { panic!("both have one") };
         assert_eq!((facts.nhosts, facts.speed.gbytes, facts.speed.latency_us), (2, 1.0, 2.5));
+        assert!(facts.gathers && !facts.scatters, "one of them has no reduce-scatter");
         assert!(
             facts.reduces.has(DataType::F32, RedOp::Sum) && !facts.reduces.has(DataType::F32, RedOp::Max)
         );

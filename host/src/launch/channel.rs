@@ -3,6 +3,7 @@
 use oxccl_device::coll::{ChainEnds, Endpoints, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_shared::abi::Rank;
+use oxccl_shared::algo::collnet::Owner;
 
 /// One channel: its connections and its position in ring, tree or mesh.
 #[derive(Default)]
@@ -23,6 +24,8 @@ pub struct Channel {
     pub tree: TreeEnds,
     /// The chain to in-network reduction.
     pub chain: ChainEnds,
+    /// Where each rank is, seen from this one's place in the chain.
+    pub chain_owners: Vec<Owner>,
     /// The mesh: indices into `recv` by rank order, ourselves left out.
     pub mesh_recv: Vec<u16>,
     /// The mesh: indices into `send` in the order of `algo::mesh::peers`.
@@ -39,8 +42,8 @@ impl Channel {
             recv: [self.ring_recv],
             send: [self.ring_send],
         };
-        let Channel { tree, chain, mesh_recv, mesh_send, .. } = self;
-        let ends = Endpoints { ring, tree, chain, mesh_recv, mesh_send };
+        let Channel { tree, chain, chain_owners, mesh_recv, mesh_send, .. } = self;
+        let ends = Endpoints { ring, tree, chain, chain_owners, mesh_recv, mesh_send };
         (Conns { send: &self.send, recv: &self.recv }, ends)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::drive::{Collective, Drive, DriveFailure};
 use super::link_error::LinkError;
-use crate::proxy::{CollEnd, CollFault, CollOp, Elements};
+use crate::proxy::{CollEnd, CollFault, CollOp, Cut, Elements, Moves};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::registry::spec_of;
@@ -31,9 +31,13 @@ impl Drive for CollLinks {
         if spec_of(collective.plan.algorithm).connections != Connections::Chain {
             return;
         }
+        let plan = collective.plan;
         let elements = Elements::new(collective.call.dtype, collective.operator.kind);
+        // There is one channel.
+        let cut = Cut { part_elems: plan.part(0).len() as u64, slice_elems: plan.slice_elems as u32 };
+        let moves = Moves::of(plan.func, cut);
         // This rank's own kernel waits for all of it.
-        self.end.begin(CollOp { tag: collective.tag, elements, steps: u64::MAX });
+        self.end.begin(CollOp { tag: collective.tag, elements, moves, steps: u64::MAX });
     }
 
     /// The network's slots are counted like any, and nobody flushes or lends them.

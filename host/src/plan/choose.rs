@@ -1,6 +1,7 @@
 //! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
+use super::collnet::Unserved;
 use super::copy_engines::{CtaPolicy, WindowRow, touched_buffer};
 use super::facts::Facts;
 use super::numbers::{NET_LL_MAX_BYTES, ORDERED_TWO_SHOT_MIN_BYTES};
@@ -30,6 +31,8 @@ const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 pub struct Lacks<'a> {
     /// A network that reduces.
     pub collnet: Option<&'a str>,
+    /// What the network that reduces has no operation for.
+    pub unserved: &'a [Unserved],
     /// Hosts of equally many ranks.
     pub levels: Option<&'a str>,
     /// Connections of all pairs that carry any length: what reduces by rank.
@@ -48,20 +51,27 @@ impl Facts {
             Processor::Gpu if HOPS.into_iter().all(has_room) => "GPUs",
             Processor::Gpu => "more than 8 GPUs",
         };
-        let orders = |algorithm| forced.names_algorithm(Func::AllReduce, algorithm);
-        let (chains, levels) = (orders(Algorithm::CollnetChain), orders(Algorithm::TwoLevel));
-        let why = match (lacks.collnet.filter(|_| chains), lacks.levels.filter(|_| levels)) {
+        let orders = |func, algorithm| forced.names_algorithm(func, algorithm);
+        let in_network = |func| orders(func, Algorithm::CollnetChain);
+        let levels = orders(Func::AllReduce, Algorithm::TwoLevel);
+        let chains = [Func::AllReduce, Func::ReduceScatter, Func::AllGather].into_iter().any(in_network);
+        let unserved = lacks.unserved.iter().find(|(func, _)| in_network(*func)).map(|(_, why)| *why);
+        let no_chains = lacks.collnet.filter(|_| chains).or(unserved);
+        let why = match (no_chains, lacks.levels.filter(|_| levels)) {
             (Some(why), _) => format!(" among {among} (collnetchain: {why})"),
             (None, Some(why)) => format!(" among {among} (twolevel: {why})"),
             (None, None) => format!(" among {among}"),
         };
-        let there = Candidates::of(|candidate| {
-            has_room(candidate.algorithm)
-                && (lacks.collnet.is_none() || !IN_NETWORK.has(candidate))
-                && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
-        });
+        let there = |func| {
+            let has_network = lacks.collnet.is_none() && lacks.unserved.iter().all(|(of, _)| *of != func);
+            Candidates::offered(func, on).that(|candidate| {
+                has_room(candidate.algorithm)
+                    && (has_network || !IN_NETWORK.has(candidate))
+                    && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
+            })
+        };
         if !forced.is_deterministic() {
-            return forced.check(|func| Candidates::offered(func, on).and(there), &why);
+            return forced.check(there, &why);
         }
         // Of every operator and type.
         let has_bits = |func: Func, candidate: Candidate| {
@@ -70,7 +80,7 @@ impl Facts {
             !func.is_reduction() || is_there && order.is_as_by_rank(nranks, false)
         };
         let lack = lacks.mesh.map_or(String::new(), |why| format!(" ({why})"));
-        let offered = |func| Candidates::offered(func, on).and(there).that(|one| has_bits(func, one));
+        let offered = |func| there(func).that(|one| has_bits(func, one));
         forced.check(offered, &format!("{why}{lack}, in rank order"))
     }
 
@@ -200,7 +210,14 @@ impl Facts {
     /// LL over a network doubles what processors copy and sockets carry: beyond short hops it lost to Simple at every size, and lines to
     /// whole slots wherever ranks are on CPUs. Two-shot, in which all send to all over one device of each host, waits for being measured
     /// there; one-shot and two-shot LL128 on each generation of GPUs.
+    ///
+    /// Through a network that reduces, all-reduces alone were measured.
     fn doubtful(&self, call: &Call) -> Candidates {
+        let slow = self.slow_or_unmeasured(call);
+        if call.func == Func::AllReduce { slow } else { slow.or_also(IN_NETWORK) }
+    }
+
+    fn slow_or_unmeasured(&self, call: &Call) -> Candidates {
         let is_long = |candidate: Candidate| self.hop_bytes(call, candidate.algorithm) > NET_LL_MAX_BYTES;
         let lines = Candidates::by(Protocol::LL).or_also(Candidates::by(Protocol::LL128));
         if self.is_sparse() {
@@ -335,7 +352,7 @@ impl Facts {
         Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
             _ if !self.known(call.func).has(candidate) => return Exclusion::NotThere,
             _ if !self.has_bits(call, candidate) => return Exclusion::Order,
-            Connections::Chain => self.collnet.why_not(),
+            Connections::Chain => self.collnet.why_not(call.func),
             Connections::Levels => self.hosts.why_not(),
             Connections::Tree if self.tree_channels == 0 => {
                 "not connected: trees of GPUs are between hosts, and where NCCL_ALGO or a tuning file names them"

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::tuning::{Crossing, Machine, NetSpeed};
 use core::fmt;
-use oxccl_shared::abi::{DataType, RedOp};
+use oxccl_shared::abi::{DataType, Func, RedOp};
 
 /// Whether a communicator has in-network reduction, or why not. The same on every rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -22,11 +22,24 @@ pub enum Collnet {
     There(CollnetFacts),
 }
 
+/// A function that a network has no operation for, and why calls of it do not use it.
+pub type Unserved = (Func, &'static str);
+
+/// What a network that only reduces does not do.
+const NO_WINDOWS: [Unserved; 2] = [
+    (Func::AllGather, "a host's network has no all-gather"),
+    (Func::ReduceScatter, "a host's network has no reduce-scatter"),
+];
+
 /// The common capabilities of all heads' networks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CollnetFacts {
     /// Supported reductions.
     pub reduces: Reduces,
+    /// Whether all of them gather blocks.
+    pub gathers: bool,
+    /// Whether all of them reduce and scatter blocks.
+    pub scatters: bool,
     /// Most bytes of one operation.
     pub buffer_max_bytes: u64,
     /// Number of hosts, each of which has a head.
@@ -36,6 +49,20 @@ pub struct CollnetFacts {
 }
 
 impl CollnetFacts {
+    /// Whether the networks have the operation that a function needs.
+    fn has(&self, func: Func) -> bool {
+        match func {
+            Func::AllGather => self.gathers,
+            Func::ReduceScatter => self.scatters,
+            _ => true,
+        }
+    }
+
+    /// Whether they carry out a call.
+    fn carries(&self, call: &Call) -> bool {
+        self.has(call.func) && (!call.func.is_reduction() || self.reduces.has(call.dtype, call.op))
+    }
+
     /// Bytes that go through the network at once, of so many.
     pub fn at_most(&self, bytes: usize) -> usize {
         self.buffer_max_bytes.min(bytes as u64) as usize
@@ -89,10 +116,10 @@ impl Reduces {
 }
 
 impl Collnet {
-    /// The network, if it reduces a call's elements by its operator.
+    /// The network, if it carries out a call.
     pub fn serves(&self, call: &Call) -> Option<&CollnetFacts> {
         match self {
-            Collnet::There(facts) if facts.reduces.has(call.dtype, call.op) => Some(facts),
+            Collnet::There(facts) if facts.carries(call) => Some(facts),
             _ => None,
         }
     }
@@ -102,12 +129,28 @@ impl Collnet {
         match self {
             Collnet::There(_) => None,
             Collnet::Lacking => Some(found),
-            _ => Some(self.why_not()),
+            _ => Some(self.why_none()),
         }
     }
 
-    /// Why an all-reduce does not use it.
-    pub fn why_not(&self) -> &'static str {
+    /// The functions that it has no operation for, if there is one.
+    pub fn unserved(&self) -> &'static [Unserved] {
+        match self {
+            Collnet::There(CollnetFacts { gathers: false, scatters: false, .. }) => &NO_WINDOWS,
+            Collnet::There(CollnetFacts { gathers: false, .. }) => &NO_WINDOWS[..1],
+            Collnet::There(CollnetFacts { scatters: false, .. }) => &NO_WINDOWS[1..],
+            _ => &[],
+        }
+    }
+
+    /// Why a call does not use it.
+    pub fn why_not(&self, func: Func) -> &'static str {
+        let unserved = self.unserved().iter().find(|(of, _)| *of == func);
+        unserved.map_or_else(|| self.why_none(), |(_, why)| *why)
+    }
+
+    /// Why there is none.
+    pub fn why_none(&self) -> &'static str {
         match self {
             Collnet::Disabled => "NCCL_COLLNET_ENABLE is not 1",
             Collnet::OneHost => "all ranks are on one host",
@@ -135,7 +178,7 @@ impl fmt::Display for Collnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Collnet::There(facts) => write!(f, "a network that reduces between {} hosts", facts.nhosts),
-            _ => f.write_str(self.why_not()),
+            _ => f.write_str(self.why_none()),
         }
     }
 }
@@ -143,6 +186,30 @@ impl fmt::Display for Collnet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxccl_shared::abi::Rank;
+
+    #[test]
+    fn who_has_no_such_operation_says_so() {
+        let facts = CollnetFacts {
+            reduces: Reduces::ALL,
+            gathers: false,
+            scatters: true,
+            buffer_max_bytes: 1 << 20,
+            nhosts: 2,
+            speed: NetSpeed { gbytes: 1.0, latency_us: 1.0 },
+        };
+        let call = |func| Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 1 };
+        let serves = |net: &Collnet, func| net.serves(&call(func)).is_some();
+        let net = Collnet::There(facts);
+        assert!(serves(&net, Func::AllReduce) && serves(&net, Func::ReduceScatter));
+        assert!(!serves(&net, Func::AllGather) && net.why_not(Func::AllGather).contains("no all-gather"));
+        let none = Reduces::of(|_, _| Ok::<_, ()>(false)).unwrap();
+        let net = Collnet::There(CollnetFacts { gathers: true, scatters: false, reduces: none, ..facts });
+        assert!(serves(&net, Func::AllGather), "it adds nothing");
+        assert!(!serves(&net, Func::ReduceScatter));
+        assert!(net.why_not(Func::ReduceScatter).contains("no reduce-scatter"));
+        assert_eq!(Collnet::OneHost.why_not(Func::AllGather), "all ranks are on one host");
+    }
 
     #[test]
     fn what_is_reduced_is_what_both_have() {

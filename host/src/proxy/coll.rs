@@ -2,7 +2,8 @@
 //! block that it empties, with the network between them.
 //!
 //! ```text
-//! kernel fills a slot   -> posted       iallreduce from that slot into the same one of the other block
+//! kernel fills a slot   -> posted       iallreduce from that slot into the same one of the other block,
+//!                                       or ireduce_scatter or iallgather of the block whose turn it is
 //! test, in order        -> published    tail of the one block, head of the other
 //! ```
 //! Networks match operations by order and do not detect heads that run different operations. So each operation of a
@@ -13,10 +14,12 @@
 
 use super::block::{BlockRegistrations, ProxyBlock};
 use super::order::{Elements, Keep};
-use crate::net::coll::{CollComm, CollPart, Head, Reduction};
+use crate::net::coll::{CollComm, CollPart, Head, Reduction, Window};
 use crate::net::{NetError, NetMemory, NetMemoryKind, Registration, Request};
 use core::fmt;
-use oxccl_shared::abi::{ConnLayout, DataType, RedOp, SlotHeader, Step};
+use core::iter::Peekable;
+use oxccl_shared::abi::{ConnLayout, DataType, Func, RedOp, SlotHeader, Step};
+use oxccl_shared::algo::collnet::Blocks;
 use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
 
 /// The reduction of the check; a network without it is unusable.
@@ -29,8 +32,57 @@ pub struct CollOp {
     pub tag: u32,
     /// Its elements and the network's operator.
     pub elements: Elements,
+    /// What the network does with them.
+    pub moves: Moves,
     /// Its slots; `u64::MAX` where whoever begins the next operation knows that all of this one's have been published.
     pub steps: u64,
+}
+
+/// What the network does with an operation's slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moves {
+    /// Each is reduced into the same one of every head.
+    Reduce,
+    /// Each is of one rank's block, in the order of [`Blocks`]: it is reduced to the head of that rank's host.
+    Scatter(Cut),
+    /// As above: the head of that rank's host sends it to all.
+    Gather(Cut),
+}
+
+/// How an operation's blocks are divided among slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// Elements of each block that go this way.
+    pub part_elems: u64,
+    /// Elements of a slot.
+    pub slice_elems: u32,
+}
+
+/// What an order says to an end of a network that reduces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reduced {
+    /// Its elements and the network's operator.
+    pub elements: Elements,
+    /// What the network does with slots.
+    pub moves: Moves,
+}
+
+impl Moves {
+    /// Of a collective that goes along a chain.
+    pub fn of(func: Func, cut: Cut) -> Moves {
+        match func {
+            Func::ReduceScatter => Moves::Scatter(cut),
+            Func::AllGather => Moves::Gather(cut),
+            _ => Moves::Reduce,
+        }
+    }
+
+    fn cut(self) -> Option<Cut> {
+        match self {
+            Moves::Reduce => None,
+            Moves::Scatter(cut) | Moves::Gather(cut) => Some(cut),
+        }
+    }
 }
 
 /// Why an end has failed.
@@ -44,6 +96,13 @@ pub enum CollFault {
         op: CollOp,
         /// Sum of the heads' tags.
         sum: u64,
+    },
+    /// The head's own kernel filled a slot with other bytes than the operation has there, or the slot has no room for them.
+    Slot {
+        /// Bytes in the slot.
+        found: u32,
+        /// Bytes that the operation has there.
+        expected: usize,
     },
 }
 
@@ -62,11 +121,21 @@ struct Sums {
     all: u64,
 }
 
+/// One slot's operation.
+struct Turn {
+    /// Bytes that this head gives, and that it gets.
+    bytes: [usize; 2],
+    /// The block that it is of, and so the window; none for an all-reduce.
+    window: Option<Window>,
+}
+
 /// A head's end.
 pub struct CollEnd {
     // Dropped before the memory that it may still be using.
     comm: Box<dyn CollComm>,
     head: Head,
+    /// The head of each rank's host.
+    head_of: Box<[u32]>,
     up: ProxyBlock,
     down: ProxyBlock,
     slots: [BlockRegistrations; 2],
@@ -79,6 +148,8 @@ pub struct CollEnd {
     /// Reductions in flight; that of step `s` at `s % STEPS`.
     under_way: [(Request, SlotHeader); STEPS],
     op: Option<CollOp>,
+    /// What follows of the operation's blocks.
+    blocks: Option<Peekable<Blocks>>,
     /// The first step of the operation.
     first: Step,
     check: Check,
@@ -88,7 +159,7 @@ pub struct CollEnd {
 
 impl CollEnd {
     /// Connects the block `up`, which the kernel fills, and `down`, which it empties, both in host memory that
-    /// `memory` keeps alive.
+    /// `memory` keeps alive. `head_of` is the head of each rank's host.
     ///
     /// # Errors
     /// The network refuses to register the memory.
@@ -97,7 +168,7 @@ impl CollEnd {
     /// 1. This is the only consumer of `up` and the only producer of `down`, and `memory` keeps both alive.
     pub unsafe fn new(
         mut comm: Box<dyn CollComm>,
-        head: Head,
+        (head, head_of): (Head, Box<[u32]>),
         [up, down]: [ProxyBlock; 2],
         memory: Keep,
     ) -> Result<CollEnd, NetError> {
@@ -115,6 +186,7 @@ impl CollEnd {
         Ok(CollEnd {
             comm,
             head,
+            head_of,
             up,
             down,
             slots,
@@ -124,6 +196,7 @@ impl CollEnd {
             ending: (split_over(up_words).1, split_over(down_words).0),
             under_way: [(Request(0), SlotHeader::default()); STEPS],
             op: None,
+            blocks: None,
             first: Step(0),
             check: Check::Passed,
             failed: None,
@@ -135,6 +208,10 @@ impl CollEnd {
     pub fn begin(&mut self, op: CollOp) {
         debug_assert_eq!(self.looking.0.step(), self.ending.0.step(), "an operation is under way");
         self.op = Some(op);
+        self.blocks = op.moves.cut().filter(|cut| cut.slice_elems > 0).map(|cut| {
+            Blocks::new(0..cut.part_elems as usize, cut.slice_elems as usize, self.head_of.len() as u32)
+                .peekable()
+        });
         self.first = self.ending.0.step();
         self.check = Check::Due;
     }
@@ -202,23 +279,66 @@ impl CollEnd {
         if matches!(self.check, Check::Due) && !self.post_check(op)? {
             return Ok(false);
         }
+        let turn = self.turn(op, header)?;
+        let Some(request) = self.post(op, step, &turn)? else { return Ok(false) };
+        let got = SlotHeader { len_bytes: turn.bytes[1] as u32, ..header };
+        self.under_way[step.slot()] = (request, got);
+        if let Some(blocks) = &mut self.blocks {
+            blocks.next();
+        }
+        self.looking.0.advance();
+        self.looking.1.advance();
+        Ok(true)
+    }
+
+    /// What is done with the next slot, which has this header.
+    fn turn(&mut self, op: CollOp, header: SlotHeader) -> Result<Turn, CollFault> {
+        let found = header.len_bytes as usize;
+        let wrong = |expected| CollFault::Slot { found: header.len_bytes, expected };
+        let turn = match op.moves {
+            Moves::Reduce => Turn { bytes: [found; 2], window: None },
+            Moves::Scatter(_) | Moves::Gather(_) => {
+                let step = self.blocks.as_mut().and_then(Peekable::peek).ok_or(wrong(0))?;
+                let len_bytes = step.elems.len() * op.elements.dtype.size_bytes();
+                let owner = self.head_of[step.owner.index()];
+                let mine = if owner == self.head.index { len_bytes } else { 0 };
+                let scatters = matches!(op.moves, Moves::Scatter(_));
+                let bytes = if scatters { [len_bytes, mine] } else { [mine, len_bytes] };
+                Turn { bytes, window: Some(Window::of_head(owner, len_bytes)) }
+            }
+        };
+        let [given, longest] = [turn.bytes[0], turn.bytes[0].max(turn.bytes[1])];
+        match () {
+            () if given != found => Err(wrong(given)),
+            () if longest > self.layout().simple_slot_bytes as usize => Err(wrong(longest)),
+            () => Ok(turn),
+        }
+    }
+
+    /// Starts it; none if it cannot start now.
+    fn post(&mut self, op: CollOp, step: Step, turn: &Turn) -> Result<Option<Request>, CollFault> {
         let part = |block: &ProxyBlock, slots: &BlockRegistrations| CollPart {
             start: block.counted(step),
             registration: slots.counted(),
         };
         let (send, recv) = (part(&self.up, &self.slots[0]), part(&self.down, &self.slots[1]));
         let Elements { dtype, op: operator } = op.elements;
-        let count = header.len_bytes as usize / dtype.size_bytes();
-        let what = Reduction { count, dtype, op: operator };
-        // SAFETY: both are slots of registered blocks, at least as long as the header says: both blocks have the
-        // kernel's layout. The one is full and not released before the request completes, the other empty and not
-        // published before.
-        let begun = unsafe { self.comm.iallreduce(send, recv, what) }.map_err(CollFault::Net)?;
-        let Some(request) = begun else { return Ok(false) };
-        self.under_way[step.slot()] = (request, header);
-        self.looking.0.advance();
-        self.looking.1.advance();
-        Ok(true)
+        let begun = match (turn.window, op.moves) {
+            // SAFETY: both are slots of registered blocks, at least as long as what is sent and received: both blocks have
+            // the kernel's layout, and `turn` has compared. The one is full and not released before the request completes,
+            // the other empty and not published before.
+            (Some(window), Moves::Scatter(_)) => unsafe {
+                self.comm.ireduce_scatter(send, recv, (dtype, operator), window)
+            },
+            // SAFETY: as above.
+            (Some(window), _) => unsafe { self.comm.iallgather(send, recv, window) },
+            (None, _) => {
+                let count = turn.bytes[0] / dtype.size_bytes();
+                // SAFETY: as above.
+                unsafe { self.comm.iallreduce(send, recv, Reduction { count, dtype, op: operator }) }
+            }
+        };
+        begun.map_err(CollFault::Net)
     }
 
     fn post_check(&mut self, op: CollOp) -> Result<bool, CollFault> {
@@ -271,6 +391,12 @@ impl fmt::Display for CollFault {
             CollFault::Net(error) => error.fmt(f),
             CollFault::Mismatch { op, sum } => {
                 write!(f, "the heads' tags add up to {sum:#x}, where each was to have {:#x}", op.tag)
+            }
+            CollFault::Slot { found, expected } => {
+                write!(
+                    f,
+                    "the head's kernel gave a slot of {found} bytes to the network, where the operation has {expected}"
+                )
             }
         }
     }

@@ -1,9 +1,9 @@
 //! A head's end of in-network reduction among the connections of a proxy.
 
+use super::coll::Reduced;
 use super::coll::{CollEnd, CollOp};
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding};
-use super::order::Elements;
 use oxccl_shared::abi::ConnLayout;
 use std::sync::Arc;
 
@@ -29,9 +29,10 @@ impl CollLane {
         self.end.layout()
     }
 
-    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
+    pub(super) fn begin(&mut self, sub: SubOp, reduced: Reduced) {
         self.sub = Some(sub);
-        self.end.begin(CollOp { tag: sub.tag, elements, steps: sub.steps });
+        let Reduced { elements, moves } = reduced;
+        self.end.begin(CollOp { tag: sub.tag, elements, moves, steps: sub.steps });
     }
 
     pub(super) fn is_idle(&self) -> bool {

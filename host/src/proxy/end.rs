@@ -1,10 +1,10 @@
 //! One end of a connection, of whichever kind.
 
+use super::coll::Reduced;
 use super::coll_lane::CollLane;
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndId, Outstanding};
 use super::opening::OpeningEnd;
-use super::order::Elements;
 use super::recv::RecvEnd;
 use super::send::SendEnd;
 use oxccl_shared::abi::{ChannelId, Protocol, Rank};
@@ -42,12 +42,12 @@ impl ProxyEnd {
         (channel, peer, is_send)
     }
 
-    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
+    pub(super) fn begin(&mut self, sub: SubOp, reduced: Reduced) {
         match self {
             ProxyEnd::Send(end) => end.begin(sub),
             ProxyEnd::Recv(end) => end.begin(sub),
-            ProxyEnd::Opening(end) => end.begin(sub, elements),
-            ProxyEnd::Coll(end) => end.begin(sub, elements),
+            ProxyEnd::Opening(end) => end.begin(sub, reduced),
+            ProxyEnd::Coll(end) => end.begin(sub, reduced),
         }
     }
 
@@ -65,7 +65,7 @@ impl ProxyEnd {
     fn open(&mut self) -> Result<usize, Arc<EndError>> {
         let ProxyEnd::Opening(opening) = self else { return Ok(0) };
         let Some((mut end, waiting)) = opening.poll()? else { return Ok(0) };
-        waiting.into_iter().for_each(|(sub, elements)| end.begin(sub, elements));
+        waiting.into_iter().for_each(|(sub, reduced)| end.begin(sub, reduced));
         *self = end;
         Ok(1)
     }

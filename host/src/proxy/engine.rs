@@ -111,9 +111,9 @@ impl DrivenEnd {
 
     /// Begins a sub-operation; the end is idle.
     #[inline]
-    fn begin(&mut self, number: u16, Queued { sub, elements, ticket }: Queued, trace: &mut Trace, turn: u64) {
+    fn begin(&mut self, number: u16, Queued { sub, reduced, ticket }: Queued, trace: &mut Trace, turn: u64) {
         self.ticket = ticket;
-        self.end.begin(sub, elements);
+        self.end.begin(sub, reduced);
         trace.note(turn, Event::Began { end: number, tag: sub.tag, steps: sub.steps });
     }
 }
@@ -352,11 +352,11 @@ impl Progress {
         }
         let mut subs = 0;
         let Progress { expansion, lanes, active, pool, trace, turn, .. } = self;
-        let Expansion { protocol, elements, parts, .. } = expansion;
-        for &(number, steps) in parts.iter() {
+        for &(number, steps) in &expansion.parts {
             let lane = &mut lanes[number as usize];
-            let sub = SubOp { tag: order.tag, protocol: *protocol, steps };
-            let queued = Queued { sub, elements: *elements, ticket };
+            let sub = SubOp { tag: order.tag, protocol: expansion.protocol, steps };
+            let reduced = expansion.reduced(order, lane.end.place().channel);
+            let queued = Queued { sub, reduced, ticket };
             if lane.end.is_idle() {
                 lane.begin(number, queued, trace, *turn);
             } else if !pool.push(&mut lane.queue, queued) {

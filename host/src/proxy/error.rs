@@ -131,7 +131,7 @@ impl EndFault {
             | EndFault::Coll(CollFault::Mismatch { .. })
             | EndFault::Net(NetError::OtherOperation { .. }) => true,
             EndFault::Net(_)
-            | EndFault::Coll(CollFault::Net(_))
+            | EndFault::Coll(CollFault::Net(_) | CollFault::Slot { .. })
             | EndFault::Unreduced { .. }
             | EndFault::Timeout { .. }
             | EndFault::NotMoved

@@ -1,7 +1,11 @@
 //! What an order puts on which connection. The next order mostly puts the same there: programs repeat their operations.
 
+use super::coll::{Cut, Moves, Reduced};
 use super::order::{Elements, Operation, ProxyOrder};
-use oxccl_shared::abi::{DataType, Protocol};
+use oxccl_shared::abi::{ChannelId, DataType, Func, Protocol};
+use oxccl_shared::algo::chunk;
+use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::CombineKind;
 
 /// The latest order that meant something, expanded.
@@ -9,7 +13,9 @@ pub(super) struct Expansion {
     /// All of it matters but the tag.
     order: Option<ProxyOrder>,
     pub(super) protocol: Protocol,
-    pub(super) elements: Elements,
+    elements: Elements,
+    /// Of a collective along a chain, what the network is to do.
+    along_chain: Option<Func>,
     /// Connections, by their numbers in the proxy, and steps on each. The capacity is kept.
     pub(super) parts: Vec<(u16, u64)>,
 }
@@ -22,6 +28,7 @@ impl Expansion {
             order: None,
             protocol: Protocol::Simple,
             elements,
+            along_chain: None,
             parts: Vec::with_capacity(connections),
         }
     }
@@ -42,6 +49,21 @@ impl Expansion {
     /// Another order, whose parts follow.
     pub(super) fn begin(&mut self, op: &Operation) {
         (self.order, self.protocol, self.elements) = (Some(op.order), op.protocol, op.elements);
+        let is_along_chain = spec_of(op.algorithm).connections == Connections::Chain && !op.func.is_message();
+        self.along_chain = is_along_chain.then_some(op.func);
         self.parts.clear();
+    }
+
+    /// What a network that reduces is to do on a channel.
+    #[inline]
+    pub(super) fn reduced(&self, order: &ProxyOrder, channel: ChannelId) -> Reduced {
+        let moves = self.along_chain.map_or(Moves::Reduce, |func| {
+            let index = channel.0.saturating_sub(order.first_channel);
+            let part =
+                chunk::channel_part(order.count as usize, order.nchannels, index, order.grain_elems as usize);
+            let slice_elems = u32::try_from(order.slice_elems).unwrap_or(u32::MAX);
+            Moves::of(func, Cut { part_elems: part.len() as u64, slice_elems })
+        });
+        Reduced { elements: self.elements, moves }
     }
 }

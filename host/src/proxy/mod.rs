@@ -44,7 +44,7 @@ mod thread;
 mod tests;
 
 pub use block::{DeviceSlots, ProxyBlock};
-pub use coll::{CHECKED, CollEnd, CollFault, CollOp};
+pub use coll::{CHECKED, CollEnd, CollFault, CollOp, Cut, Moves, Reduced};
 pub use coll_lane::CollLane;
 pub use counters::{Counters, SubOp};
 pub use end::ProxyEnd;
@@ -55,7 +55,7 @@ pub use op_header::OpHeader;
 pub use opening::{OpenEnd, OpeningEnd, Patience};
 pub use order::{Elements, Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
 pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, driven_proxy, proxy};
-pub use pattern::ProxyChannel;
+pub use pattern::{ChainPlace, ProxyChannel};
 pub use recv::RecvEnd;
 pub use send::SendEnd;
 pub use share::{Concerns, share};

@@ -1,9 +1,9 @@
 //! An end whose communicator is not there yet: it keeps the first sub-operation until it is, while others go on.
 
 use super::block::ProxyBlock;
+use super::coll::Reduced;
 use super::counters::{Counters, SubOp};
 use super::error::{EndError, EndFault, EndId, Outstanding};
-use super::order::Elements;
 use crate::net::NetError;
 use oxccl_shared::abi::{ConnLayout, Step};
 use oxccl_shared::fifo::split_over;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub type OpenEnd<E> = Box<dyn FnMut() -> Result<Option<E>, NetError> + Send>;
 
 /// An end that is open, and the sub-operation that has waited for it.
-pub(super) type Opened<E> = (E, Option<(SubOp, Elements)>);
+pub(super) type Opened<E> = (E, Option<(SubOp, Reduced)>);
 
 /// When an end that is not open waits for the other one, and not for this rank's kernel.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub struct OpeningEnd<E> {
     place: EndId,
     layout: ConnLayout,
     open: OpenEnd<E>,
-    waiting: Option<(SubOp, Elements)>,
+    waiting: Option<(SubOp, Reduced)>,
     /// When it waits for the other end.
     patience: Patience,
     failed: Option<Arc<EndError>>,
@@ -71,8 +71,8 @@ impl<E> OpeningEnd<E> {
         &self.layout
     }
 
-    pub(super) fn begin(&mut self, sub: SubOp, elements: Elements) {
-        self.waiting = Some((sub, elements));
+    pub(super) fn begin(&mut self, sub: SubOp, reduced: Reduced) {
+        self.waiting = Some((sub, reduced));
     }
 
     pub(super) fn is_idle(&self) -> bool {

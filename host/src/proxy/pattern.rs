@@ -6,6 +6,7 @@
 use super::order::Operation;
 use oxccl_shared::abi::{Algorithm, Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
+use oxccl_shared::algo::collnet::Blocks;
 use oxccl_shared::algo::mesh::peers;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -19,8 +20,40 @@ pub struct ProxyChannel {
     pub ring: Box<[Rank]>,
     /// The neighbours in the tree.
     pub tree: tree::TreeLinks,
-    /// The ranks above and below in the host's chain.
-    pub chain: [Option<Rank>; 2],
+    /// The host's chain.
+    pub chain: ChainPlace,
+}
+
+/// This rank's place in its host's chain.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ChainPlace {
+    /// The rank above; of a head whose network goes through the proxy, the next head.
+    pub above: Option<Rank>,
+    /// The rank below.
+    pub below: Option<Rank>,
+    /// Ranks whose blocks pass between this one and what is above: itself and those below, or all at a head.
+    pub blocks_above: u32,
+    /// Ranks whose blocks pass between this one and the one below: those below.
+    pub blocks_below: u32,
+}
+
+impl ChainPlace {
+    /// That of a rank in its chain, which begins with the head; the network is not among the proxy's connections.
+    pub fn of(chain: &[Rank], rank: Rank) -> ChainPlace {
+        let Some(at) = chain.iter().position(|other| *other == rank) else { return ChainPlace::default() };
+        let below = (chain.len() - at - 1) as u32;
+        ChainPlace {
+            above: at.checked_sub(1).map(|above| chain[above]),
+            below: chain.get(at + 1).copied(),
+            blocks_above: below + 1,
+            blocks_below: below,
+        }
+    }
+
+    /// That of a head among so many ranks, of whose connections the proxy has the one to the network alone.
+    pub fn of_head(next_head: Rank, nranks: u32) -> ChainPlace {
+        ChainPlace { above: Some(next_head), blocks_above: nranks, ..ChainPlace::default() }
+    }
 }
 
 /// Who sees how many steps, in which direction.
@@ -79,13 +112,7 @@ pub(super) fn expand(
         Connections::Ring => along_ring(op, part, channel, me, nranks, emit),
         Connections::Tree => along_tree(op, part, channel, emit),
         Connections::Levels => in_levels(op, part, me, nranks, emit),
-        Connections::Chain => {
-            let steps = Amount::Steps(slots(op, part));
-            for peer in channel.chain.into_iter().flatten() {
-                emit(peer, Way::Send, steps);
-                emit(peer, Way::Recv, steps);
-            }
-        }
+        Connections::Chain => along_chain(op, part, &channel.chain, nranks, emit),
         Connections::Mesh if op.algorithm == Algorithm::TwoShot => {
             let (slice_elems, grain_elems) = (order.slice_elems as usize, order.grain_elems as usize);
             // Both hops of a loop are one slot to and from every peer, an empty one for a block without elements.
@@ -207,6 +234,26 @@ fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Em
         };
         emit(seat.peer(place), Way::Send, steps(|hop| &hop.to));
         emit(seat.peer(place), Way::Recv, steps(|hop| &hop.from));
+    }
+}
+
+/// What goes up passes all ranks above whoever has it, and what comes down all that are to have it.
+fn along_chain(op: &Operation, part: Range<usize>, place: &ChainPlace, n: u32, emit: &mut Emit<'_>) {
+    let of_blocks = |blocks| Blocks::count(part.len(), op.order.slice_elems as usize, blocks) as u64;
+    let up_and_down = |blocks| match op.func {
+        Func::ReduceScatter => [of_blocks(n), of_blocks(blocks)],
+        Func::AllGather => [of_blocks(blocks), of_blocks(n)],
+        _ => [slots(op, part.clone()); 2],
+    };
+    if let Some(above) = place.above {
+        let [up, down] = up_and_down(place.blocks_above);
+        emit(above, Way::Send, Amount::Steps(up));
+        emit(above, Way::Recv, Amount::Steps(down));
+    }
+    if let Some(below) = place.below {
+        let [up, down] = up_and_down(place.blocks_below);
+        emit(below, Way::Recv, Amount::Steps(up));
+        emit(below, Way::Send, Amount::Steps(down));
     }
 }
 

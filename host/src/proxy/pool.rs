@@ -1,14 +1,14 @@
 //! Queued sub-operations: a list for each connection, all in one pool, which grows only with the connections.
 
+use super::coll::Reduced;
 use super::counters::SubOp;
-use super::order::Elements;
 
 /// A sub-operation and its order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) sub: SubOp,
     /// For a network that reduces.
-    pub(super) elements: Elements,
+    pub(super) reduced: Reduced,
     pub(super) ticket: u64,
 }
 
@@ -94,6 +94,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::{Elements, Moves};
     use oxccl_shared::abi::{DataType, Protocol};
     use oxccl_shared::reduce::CombineKind;
     use proptest::prelude::*;
@@ -112,7 +113,8 @@ mod tests {
                     let sub = SubOp { tag: 0, protocol: Protocol::ALL[0], steps: 1 };
                     let fits = model.iter().map(VecDeque::len).sum::<usize>() < 5;
                     let elements = Elements::new(DataType::I8, CombineKind::Sum);
-                    prop_assert_eq!(pool.push(&mut lists[list], Queued { sub, elements, ticket }), fits);
+                    let reduced = Reduced { elements, moves: Moves::Reduce };
+                    prop_assert_eq!(pool.push(&mut lists[list], Queued { sub, reduced, ticket }), fits);
                     if fits {
                         model[list].push_back(ticket);
                     }

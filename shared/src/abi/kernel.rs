@@ -99,7 +99,8 @@ pub struct KernelLaunch {
     pub send_cursors: *mut ProducerCursor,
     /// The cursor of each of `recv`.
     pub recv_cursors: *mut ConsumerCursor,
-    /// The rings, `nranks + 1` words for each channel: our position, then the ranks in ring order.
+    /// The rings, `nranks + 1` words for each channel: our position, then the ranks in ring order. For kernels of
+    /// chains `nranks` words for each: where each rank is, as an `Owner` of `algo::collnet`.
     pub rings: *const u32,
     /// The trees, one for each channel.
     pub trees: *const KernelTree,

@@ -1,4 +1,4 @@
-//! All-reduce along chains and through a network that reduces, which is a plugin as other people write them; hosts are texts.
+//! All-reduce, reduce-scatter and all-gather along chains and through a network that reduces, which is a plugin as other people write them; hosts are texts.
 
 use super::drawn;
 use oxccl::net::coll::{CollConfig, CollNet};
@@ -43,8 +43,27 @@ fn placed<'a>(hosts: &'a [u32], nets: &'a [Arc<dyn CollNet>]) -> impl Fn(u32, &m
 
 /// The algorithm of an all-reduce.
 fn chosen(rank: &Communicator, dtype: DataType, op: RedOp) -> Algorithm {
-    let explained = rank.explain_with(Func::AllReduce, dtype, op, 1000).expect("an all-reduce");
+    chosen_for(rank, Func::AllReduce, dtype, op)
+}
+
+fn chosen_for(rank: &Communicator, func: Func, dtype: DataType, op: RedOp) -> Algorithm {
+    let explained = rank.explain_with(func, dtype, op, 1000).expect("a collective");
     explained.expect("it is planned").choice.candidate.algorithm
+}
+
+/// Settings with `NCCL_ALGO` set to this.
+fn ordered(algorithms: &str, config: &mut Config) {
+    config.forced = config.forced.with_algorithms(algorithms).expect("algorithms");
+}
+
+/// Every type with every operator, scattered and gathered.
+fn every_block(world: &mut World, random: &mut Deck) {
+    for &dtype in DataType::ALL {
+        drawn::call(world, random, Func::AllGather, dtype, RedOp::Sum);
+        for &op in RedOp::ALL {
+            drawn::call(world, random, Func::ReduceScatter, dtype, op);
+        }
+    }
 }
 
 /// Every type with every operator.
@@ -88,6 +107,137 @@ fn uneven_and_interleaved_hosts() {
     }
 }
 
+/// Blocks of every rank, wherever it is: hosts of one to four ranks, even, uneven and interleaved, in every version of the table.
+#[test]
+fn reduce_scatter_and_all_gather() {
+    let _deadline = Deadline::start("reduce_scatter_and_all_gather", LIMIT);
+    let mut random = Deck::new(1 << 16, 15);
+    let even = |nhosts: u32, each: u32| (0..nhosts * each).map(|rank| rank / each).collect::<Vec<u32>>();
+    let hosts = [even(2, 1), even(2, 4), even(3, 2), even(4, 1), vec![0, 1, 1, 2, 2, 2], vec![1, 0, 2, 0, 1]];
+    for (version, hosts) in (8..).zip(hosts) {
+        let net = [network(version.min(12), "", &[])];
+        let mut world = World::with(hosts.len() as u32, along_chains(), placed(&hosts, &net));
+        for rank in &world.ranks {
+            assert_eq!(
+                chosen_for(rank, Func::ReduceScatter, DataType::F32, RedOp::Avg),
+                Algorithm::CollnetChain
+            );
+            assert_eq!(
+                chosen_for(rank, Func::AllGather, DataType::F8E4M3, RedOp::Sum),
+                Algorithm::CollnetChain
+            );
+            // The network does not reduce these.
+            let unreduced = chosen_for(rank, Func::ReduceScatter, DataType::F8E4M3, RedOp::Sum);
+            assert_ne!(unreduced, Algorithm::CollnetChain);
+        }
+        every_block(&mut world, &mut random);
+    }
+}
+
+/// One element for each rank, odd counts, and as many slots as go round many times, in every placement, beside other operations.
+#[test]
+fn blocks_of_any_length() {
+    let _deadline = Deadline::start("blocks_of_any_length", LIMIT);
+    let (hosts, net) = ([0, 0, 1, 1, 1], [network(12, "", &[])]);
+    let mut world = World::with(5, along_chains(), placed(&hosts, &net));
+    for (k, placement) in Placement::ALL.into_iter().enumerate() {
+        for count in [1, 7, 2_049, 100_003] {
+            for func in [Func::ReduceScatter, Func::AllGather, Func::AllReduce, Func::Broadcast] {
+                let (dtype, op, seed) = (DataType::I64, RedOp::Sum, k as u64);
+                let case = Case { func, dtype, op, root: 0, count, placement, seed };
+                for by in [By::Threads, By::Fibers] {
+                    doing(|| format!("{case:?} by {by:?}"));
+                    case.check(&mut world, by).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Without an order by name they stay what they are, also where an all-reduce would go through the network.
+#[test]
+fn blocks_go_through_a_network_only_where_it_is_asked_for() {
+    let _deadline = Deadline::start("blocks_go_through_a_network_only_where_it_is_asked_for", LIMIT);
+    let (hosts, nets) = ([0, 1, 2, 3], [network(12, "", &[])]);
+    let world = World::with(4, Settings::default(), placed(&hosts, &nets));
+    for func in [Func::ReduceScatter, Func::AllGather] {
+        for count in (0..24).map(|k| 1 << k) {
+            let explained = world.ranks[0].explain(func, DataType::F32, count).expect("a collective");
+            let algorithm = explained.expect("it is planned").choice.candidate.algorithm;
+            assert_ne!(algorithm, Algorithm::CollnetChain, "{func} {count}");
+        }
+    }
+    let world = World::with(4, Settings::default(), |rank, config| {
+        placed(&hosts, &nets)(rank, config);
+        ordered("reducescatter:collnetchain", config);
+    });
+    let of = |func| chosen_for(&world.ranks[0], func, DataType::F32, RedOp::Sum);
+    assert_eq!(of(Func::ReduceScatter), Algorithm::CollnetChain);
+    assert_ne!(of(Func::AllGather), Algorithm::CollnetChain);
+}
+
+/// A plugin may lack both operations: what is only wished goes another way, what is ordered is refused with the reason.
+#[test]
+fn a_network_that_only_reduces_is_not_asked_for_blocks() {
+    let _deadline = Deadline::start("a_network_that_only_reduces_is_not_asked_for_blocks", LIMIT);
+    let (hosts, nets) = ([0, 0, 1], [network(12, "", &[]), network(12, "", &["-DREDUCES_ONLY"])]);
+    let mut world = World::with(3, along_chains(), placed(&hosts, &nets));
+    for rank in &world.ranks {
+        assert_eq!(chosen(rank, DataType::F32, RedOp::Sum), Algorithm::CollnetChain);
+        for (func, why) in
+            [(Func::AllGather, "has no all-gather"), (Func::ReduceScatter, "has no reduce-scatter")]
+        {
+            assert_ne!(chosen_for(rank, func, DataType::F32, RedOp::Sum), Algorithm::CollnetChain);
+            let explained = rank.explain(func, DataType::F32, 10).expect("a collective");
+            let explained = explained.expect("it is planned").to_string();
+            assert!(explained.contains(why), "{explained}");
+        }
+    }
+    every_block(&mut world, &mut Deck::new(1 << 16, 16));
+    for (order, why) in [
+        ("ring;allgather:collnetchain", "(collnetchain: a host's network has no all-gather)"),
+        ("ring;reducescatter:collnetchain", "(collnetchain: a host's network has no reduce-scatter)"),
+    ] {
+        let results = join(3, Settings::default(), |rank, config| {
+            placed(&hosts, &nets)(rank, config);
+            ordered(order, config);
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            let error = result.expect_err("it was ordered");
+            assert!(error.contains("NCCL_ALGO") && error.contains(why), "rank {rank}: {error}");
+        }
+    }
+}
+
+/// Hosts whose blocks differ in length, or that call different functions: no rank gets a result, and somebody says what is wrong.
+#[test]
+fn hosts_that_call_different_blocks_are_told() {
+    let _deadline = Deadline::start("hosts_that_call_different_blocks_are_told", LIMIT);
+    let (hosts, nets) = ([0, 0, 1, 1], [network(12, "", &[])]);
+    let gather =
+        |rank: &Communicator, count: usize| rank.all_gather(&vec![1f32; count], &mut vec![0f32; 4 * count]);
+    let scatter = |rank: &Communicator, count: usize| {
+        rank.reduce_scatter(&vec![1f32; 4 * count], &mut vec![0f32; count], ReduceOp::SUM)
+    };
+    type Call<'a> = &'a (dyn Fn(&Communicator) -> Result<(), Error> + Sync);
+    let cases: [(&str, Call<'_>, Call<'_>); 3] = [
+        ("count of a gather", &|rank| gather(rank, 100), &|rank| gather(rank, 101)),
+        ("count of a scatter", &|rank| scatter(rank, 100), &|rank| scatter(rank, 10_000)),
+        ("function", &|rank| scatter(rank, 100), &|rank| gather(rank, 100)),
+    ];
+    for (what, one, other) in cases {
+        doing(|| what.to_owned());
+        let mut world = World::with(4, along_chains(), placed(&hosts, &nets));
+        let begin = Instant::now();
+        let errors = world.each(|rank| if rank.rank() < 2 { one(rank) } else { other(rank) });
+        assert!(begin.elapsed() < BOUND, "{what}: {errors:?}");
+        let mismatches = errors.iter().filter(|result| {
+            matches!(result.as_ref().err().and_then(Error::fault), Some(Fault::Mismatch { .. }))
+        });
+        assert!(mismatches.count() > 0 && errors.iter().all(Result::is_err), "{what}: {errors:?}");
+    }
+}
+
 /// Many slots, many times round; other algorithms and messages in between use the same mesh.
 #[test]
 fn long_buffers_and_other_operations_between() {
@@ -119,6 +269,7 @@ fn beside_every_transport() {
     let mut world = World::with(4, streams, placed(&hosts, &nets));
     assert_eq!(chosen(&world.ranks[1], DataType::F32, RedOp::Sum), Algorithm::CollnetChain);
     every_type_and_operator(&mut world, &mut random);
+    every_block(&mut world, &mut random);
 
     let other: Arc<dyn Net> = Arc::new(Loopback::new(0));
     let mut world = World::with(4, along_chains(), |rank, config| {
@@ -130,6 +281,7 @@ fn beside_every_transport() {
     assert_eq!(kinds, [TransportKind::InProcess, TransportKind::Net, TransportKind::Net]);
     assert_eq!(chosen(&world.ranks[1], DataType::F32, RedOp::Sum), Algorithm::CollnetChain);
     every_type_and_operator(&mut world, &mut random);
+    every_block(&mut world, &mut random);
     // And what goes over that network comes between.
     for by in [By::Threads, By::Fibers] {
         for func in [Func::Broadcast, Func::AllReduce, Func::AllToAll, Func::AllReduce] {

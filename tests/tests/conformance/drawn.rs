@@ -1,4 +1,4 @@
-//! All-reduces whose lengths, placements and seeds are drawn, and whether ranks are threads or fibers.
+//! Collectives whose lengths, placements and seeds are drawn, and whether ranks are threads or fibers.
 
 use oxccl::{DataType, Func, RedOp};
 use oxccl_tests::borders::{Borders, CLASSES};
@@ -7,11 +7,16 @@ use oxccl_tests::deadline::doing;
 use oxccl_tests::deck::Deck;
 use oxccl_tests::harness::World;
 
-/// Draws one of this type and operator, and checks it.
+/// Draws an all-reduce of this type and operator, and checks it.
 pub fn all_reduce(world: &mut World, random: &mut Deck, dtype: DataType, op: RedOp) {
-    let borders = Borders::new(&world.settings.config(), Func::AllReduce, dtype, world.size() as u32);
+    call(world, random, Func::AllReduce, dtype, op);
+}
+
+/// Draws one of this function, type and operator, and checks it.
+pub fn call(world: &mut World, random: &mut Deck, func: Func, dtype: DataType, op: RedOp) {
+    let borders = Borders::new(&world.settings.config(), func, dtype, world.size() as u32);
     let case = Case {
-        func: Func::AllReduce,
+        func,
         dtype,
         op,
         root: 0,

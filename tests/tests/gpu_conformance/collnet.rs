@@ -1,4 +1,4 @@
-//! All-reduces of GPUs through a network that reduces: an aggregator in this process. GPUs are hosts of their own, or several are one.
+//! All-reduces, reduce-scatters and all-gathers of GPUs through a network that reduces: an aggregator in this process. GPUs are hosts of their own, or several are one.
 
 use super::net::loopback;
 use super::net_graphs::replayed_among_calls;
@@ -18,6 +18,9 @@ const HOSTS: [&[&str]; 4] = [&["a", "b"], &["a", "b", "c", "d"], &["a", "a", "b"
 const COUNTS: [usize; 12] =
     [1, 2, 7, 1000, 4095, 65_536, 65_537, 131_071, 262_144, 524_289, 1_048_577, 333_333];
 
+/// What goes through it.
+const THROUGH: [Func; 3] = [Func::AllReduce, Func::ReduceScatter, Func::AllGather];
+
 fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceWorld {
     let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..settings };
     let world = DeviceWorld::on_hosts(hosts, settings, |config| {
@@ -25,9 +28,11 @@ fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceW
         config.net.coll = aggregator.config();
     });
     for rank in &world.ranks {
-        let explained = rank.comm.explain_with(Func::AllReduce, DataType::F32, RedOp::Avg, 1000);
-        let explained = explained.expect("an all-reduce").expect("it is planned");
-        assert_eq!(explained.choice.candidate.algorithm, Algorithm::CollnetChain, "{explained}");
+        for func in THROUGH {
+            let explained = rank.comm.explain_with(func, DataType::F32, RedOp::Avg, 1000);
+            let explained = explained.expect("a collective").expect("it is planned");
+            assert_eq!(explained.choice.candidate.algorithm, Algorithm::CollnetChain, "{explained}");
+        }
     }
     world
 }
@@ -47,15 +52,17 @@ fn needs_gpu_collnet_every_type_and_operator() {
             let (count, card) = (COUNTS[card % COUNTS.len()], card / COUNTS.len());
             let placement = Placement::ALL[card % Placement::ALL.len()];
             let launch = Launch::ALL[card / Placement::ALL.len()];
-            let case =
-                Case { func: Func::AllReduce, dtype, op, root: 0, count, placement, seed: card as u64 };
-            doing(|| format!("{case:?} by {launch:?} of {hosts:?}"));
-            world.check(&case, launch).unwrap_or_else(|failure| panic!("{failure}"));
+            for func in THROUGH.into_iter().filter(|func| *func != Func::AllGather || op == RedOp::Sum) {
+                let count = if func == Func::AllReduce { count } else { count.div_ceil(hosts.len()) };
+                let case = Case { func, dtype, op, root: 0, count, placement, seed: card as u64 };
+                doing(|| format!("{case:?} by {launch:?} of {hosts:?}"));
+                world.check(&case, launch).unwrap_or_else(|failure| panic!("{failure}"));
+            }
         }
     }
 }
 
-/// Other functions between all-reduces go by rings and messages.
+/// Functions between all-reduces go through the network too, or by rings and messages.
 #[test]
 #[ignore = "needs GPUs"]
 fn needs_gpu_collnet_every_length_among_other_functions() {

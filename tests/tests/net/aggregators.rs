@@ -423,7 +423,8 @@ fn a_head_that_is_cut_is_named() {
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
 }
 
-/// All-reduces of communicators on three hosts, every type and operator against the oracle, over two aggregators.
+/// All-reduces, reduce-scatters and all-gathers of communicators on three hosts, every type and operator against the oracle, over two
+/// aggregators.
 #[test]
 fn communicators_reduce_through_aggregators() {
     let _deadline = Deadline::start("communicators_reduce_through_aggregators", LIMIT);
@@ -448,14 +449,24 @@ fn reduce(mut world: World) {
         for &op in RedOp::ALL {
             for (seed, count) in [(1, 1), (2, 150_011)] {
                 let placement = Placement::ALL[(op as usize + seed) % Placement::ALL.len()];
-                let case =
-                    Case { func: Func::AllReduce, dtype, op, root: 0, count, placement, seed: seed as u64 };
+                let func = Func::AllReduce;
+                let case = Case { func, dtype, op, root: 0, count, placement, seed: seed as u64 };
                 doing(|| format!("{case:?}"));
                 case.check(&mut world, By::Threads).unwrap();
+                let case = Case { func: Func::ReduceScatter, count: count.div_ceil(5), ..case };
+                doing(|| format!("{case:?}"));
+                case.check(&mut world, By::Threads).unwrap();
+                if op == RedOp::Sum {
+                    let case = Case { func: Func::AllGather, ..case };
+                    doing(|| format!("{case:?}"));
+                    case.check(&mut world, By::Threads).unwrap();
+                }
             }
         }
     }
-    let explained = world.ranks[0].explain_with(Func::AllReduce, DataType::F16, RedOp::Sum, 1000);
-    let plan = explained.expect("an all-reduce").expect("it is planned");
-    assert_eq!(plan.choice.candidate.algorithm, Algorithm::CollnetChain);
+    for func in [Func::AllReduce, Func::ReduceScatter, Func::AllGather] {
+        let explained = world.ranks[0].explain_with(func, DataType::F16, RedOp::Sum, 1000);
+        let plan = explained.expect("a collective").expect("it is planned");
+        assert_eq!(plan.choice.candidate.algorithm, Algorithm::CollnetChain);
+    }
 }

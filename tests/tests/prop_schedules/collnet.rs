@@ -1,9 +1,13 @@
 //! Chains of a host's ranks, and between them a network that adds: here one more rank, which only adds.
 
 use super::params::{Call, calls};
-use super::sim::{self, Agent, Buffers, Deadlock, Op, reduced};
+use super::sim::{self, Agent, Buffers, Deadlock, Op, contribution, reduced};
+use oxccl_shared::abi::{Func, Rank};
 use oxccl_shared::algo::Action;
-use oxccl_shared::algo::collnet::{ChainLinks, all_reduce_down, all_reduce_up};
+use oxccl_shared::algo::collnet::{
+    BlockStep, Blocks, ChainLinks, Owner, all_gather_down, all_gather_up, all_reduce_down, all_reduce_up,
+    reduce_scatter_down, reduce_scatter_up,
+};
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 use oxccl_shared::fifo::STEPS;
 use proptest::prelude::*;
@@ -62,6 +66,92 @@ fn all_reduce(call: &Call, cuts: u32, lag: impl Fn(u32) -> usize) -> Result<Buff
         sim::run(call.n + 1, &all, &mut buffers, call)?;
     }
     Ok(buffers)
+}
+
+/// A step of blocks, whose elements are named by their places in all blocks.
+fn block_op(call: &Call, func: Func, action: Action, from: &[u32], to: &[u32], step: &BlockStep) -> Op {
+    let (at, all) = (step.elems.start, step.owner.index() * call.count + step.elems.start);
+    let (src_at, dst_at) = if func == Func::ReduceScatter { (all, at) } else { (at, all) };
+    let from = if action.recv { from.to_vec() } else { Vec::new() };
+    let to = if action.send { to.to_vec() } else { Vec::new() };
+    Op { action, from, to, elems: all..all + step.elems.len(), src_at, dst_at }
+}
+
+/// Here a slot without elements has as many of them as others, and all of them are zero.
+fn member_of_blocks(call: &Call, func: Func, part: Range<usize>, rank: u32, chain: &Range<u32>) -> Agent {
+    let links = ChainLinks { is_head: rank == chain.start, has_below: rank + 1 < chain.end };
+    let chain: Vec<Rank> = chain.clone().map(Rank).collect();
+    let below = if links.has_below { vec![rank + 1] } else { Vec::new() };
+    let above = [if links.is_head { call.n } else { rank - 1 }];
+    let steps: Vec<BlockStep> = Blocks::new(part, call.slice, call.n).collect();
+    let mut ops = Vec::new();
+    for turn in pipeline(steps.len(), lag_max(1, call.slots)) {
+        let (is_up, step) = match turn {
+            Turn::Up(step) => (true, &steps[step]),
+            Turn::Down(step) => (false, &steps[step]),
+        };
+        let owner = Owner::of(&chain, Rank(rank), step.owner);
+        let hop = match (is_up, func) {
+            (true, Func::ReduceScatter) => reduce_scatter_up(&links),
+            (true, _) => all_gather_up(&links, owner),
+            (false, Func::ReduceScatter) => reduce_scatter_down(&links, owner),
+            (false, _) => all_gather_down(&links),
+        };
+        let Some(hop) = hop else { continue };
+        let action = if hop.is_full { hop.action } else { Action { src: false, ..hop.action } };
+        let (from, to) = if is_up { (&below[..], &above[..]) } else { (&above[..], &below[..]) };
+        ops.push(block_op(call, func, action, from, to, step));
+    }
+    Agent { rank, ops }
+}
+
+/// Every head's step, and a slot for every head.
+fn network_of_blocks(call: &Call, func: Func, part: Range<usize>, chains: &[Range<u32>]) -> Agent {
+    let heads: Vec<u32> = chains.iter().map(|chain| chain.start).collect();
+    let steps = Blocks::new(part, call.slice, call.n);
+    let ops = steps.map(|step| block_op(call, func, ADD, &heads, &heads, &step)).collect();
+    Agent { rank: call.n, ops }
+}
+
+fn blocks(call: &Call, func: Func, cuts: u32) -> Result<Buffers, Deadlock> {
+    let (chains, all) = (chains(call.n, cuts), call.n as usize * call.count);
+    let (input, output) = if func == Func::ReduceScatter { (all, call.count) } else { (call.count, all) };
+    let mut buffers = Buffers::new(call.n + 1, input, output);
+    for part in call.parts() {
+        let members = chains
+            .iter()
+            .flat_map(|chain| chain.clone().map(|rank| (rank, chain.clone())).collect::<Vec<_>>());
+        let members = members.map(|(rank, chain)| member_of_blocks(call, func, part.clone(), rank, &chain));
+        let network = network_of_blocks(call, func, part.clone(), &chains);
+        let steps = Blocks::count(part.len(), call.slice, call.n);
+        assert_eq!(network.ops.len(), steps, "as many steps as are counted");
+        let all: Vec<Agent> = members.chain([network]).collect();
+        sim::run(call.n + 1, &all, &mut buffers, call)?;
+    }
+    Ok(buffers)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Any number of hosts with any number of ranks.
+    #[test]
+    fn reduce_scatter_is_complete(call in calls(1..18, |slots| slots), cuts in any::<u32>()) {
+        let buffers = blocks(&call, Func::ReduceScatter, cuts).unwrap();
+        for output in &buffers.output[..call.n as usize] {
+            prop_assert!(output.iter().all(|&value| value == reduced(call.n)));
+        }
+    }
+
+    #[test]
+    fn all_gather_is_complete(call in calls(1..18, |slots| slots), cuts in any::<u32>()) {
+        let buffers = blocks(&call, Func::AllGather, cuts).unwrap();
+        for output in &buffers.output[..call.n as usize] {
+            for (rank, block) in (0..call.n).zip(output.chunks(call.count.max(1))) {
+                prop_assert!(block.iter().all(|&value| value == contribution(rank)));
+            }
+        }
+    }
 }
 
 proptest! {

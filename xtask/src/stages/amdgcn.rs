@@ -13,7 +13,7 @@ use anyhow::Result;
 use std::time::Duration;
 
 /// A kernel of each walk, of both protocols, of one type: the others differ in arithmetic, which is the CPU's. All of them take many minutes.
-const ONLY: &str = "all_reduce_ring_ll_f32,all_reduce_tree_simple_f32,all_reduce_twoshot_ll_f32,all_reduce_twolevel_simple_f32,all_reduce_collnetchain_simple_f32,broadcast_oneshot_ll,send_recv_simple";
+const ONLY: &str = "all_reduce_ring_ll_f32,all_reduce_tree_simple_f32,all_reduce_twoshot_ll_f32,all_reduce_twolevel_simple_f32,all_reduce_collnetchain_simple_f32,reduce_scatter_collnetchain_simple_f32,broadcast_oneshot_ll,send_recv_simple";
 
 pub fn all() -> Result<Outcome> {
     if !has_nightly() {

@@ -45,7 +45,7 @@ impl Init for Cpu {
 
     /// Whether a network reduces is known when the ranks have met.
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
-        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
+        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_none());
         let lacks = Lacks { collnet: no_collnet, ..Lacks::default() };
         Ok(Facts::check(Processor::Cpu, nranks, &config.restrictions(), lacks)?)
     }
@@ -125,7 +125,8 @@ fn can_read(bootstrap: &Bootstrap, connected: &CpuConnected) -> Result<bool, Con
 fn check_orders(config: &Config, connected: &CpuConnected) -> Result<(), Impossible> {
     let Reducing { collnet, lack, .. } = &connected.reducing;
     let hosts = Hosts::of(connected.peers.iter().map(|peer| peer.host));
-    let lacks = Lacks { collnet: collnet.lack(lack), levels: hosts.lack(), ..Lacks::default() };
+    let (lack, unserved) = (collnet.lack(lack), collnet.unserved());
+    let lacks = Lacks { collnet: lack, unserved, levels: hosts.lack(), ..Lacks::default() };
     Facts::check(Processor::Cpu, connected.peers.len() as u32, &config.restrictions(), lacks)
 }
 

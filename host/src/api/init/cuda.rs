@@ -56,7 +56,7 @@ impl Init for Cuda {
 
     fn check_settings(config: &Config, nranks: u32) -> Result<(), Error> {
         // Whether a network reduces is known when the ranks have met.
-        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_not());
+        let no_collnet = (!config.net.coll.enabled).then(|| Collnet::Disabled.why_none());
         let lacks = Lacks { collnet: no_collnet, ..Lacks::default() };
         Ok(Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?)
     }
@@ -88,7 +88,8 @@ impl Init for Cuda {
         let is_wide = connected.facts.crosses_network();
         let mesh = is_wide.then_some("not between hosts: set it off, or reduce inside each host first");
         let collnet = connected.facts.collnet.lack(&connected.no_collnet);
-        let lacks = Lacks { collnet, levels: connected.facts.hosts.lack(), mesh };
+        let unserved = connected.facts.collnet.unserved();
+        let lacks = Lacks { collnet, unserved, levels: connected.facts.hosts.lack(), mesh };
         Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?;
         let (device, side, kernels) = opened?;
         Ok(ConnectedGpu { device, side, kernels, connected })

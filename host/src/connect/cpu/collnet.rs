@@ -13,7 +13,7 @@ use crate::transport::{TransportKind, stream_layout};
 use oxccl_device::coll::ChainEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use oxccl_shared::algo::collnet::ChainLinks;
+use oxccl_shared::algo::collnet::{ChainLinks, Owner};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Wiring<'_> {
 
     /// The connections between this head's kernel and the network: one in each direction.
     fn connect_head(&mut self, joined: JoinedHead) -> Result<(), ConnectError> {
-        let JoinedHead { comm, head, next_head, .. } = joined;
+        let JoinedHead { comm, head, head_of, next_head, .. } = joined;
         let layout = ConnLayout {
             ll_slot_bytes: UNUSED_SLOT_BYTES,
             ll128_slot_bytes: UNUSED_SLOT_BYTES,
@@ -87,7 +87,7 @@ impl Wiring<'_> {
             (
                 SendConn::new(next_head, up.as_ptr(), layout),
                 RecvConn::new(next_head, down.as_ptr(), layout),
-                CollEnd::new(comm, head, blocks, segment.clone()),
+                CollEnd::new(comm, (head, head_of), blocks, segment.clone()),
             )
         };
         let end = end.map_err(|source| refused(self.wanted.rank, source))?;
@@ -98,6 +98,14 @@ impl Wiring<'_> {
         self.memory.push(segment);
         self.reducing.links = Some(CollLinks::new(end, next_head));
         Ok(())
+    }
+
+    /// Where each rank is, seen from this one's place in its host's chain.
+    pub(super) fn chain_owners(&self) -> Vec<Owner> {
+        let me = self.wanted.rank;
+        let chain =
+            self.graph.hosts().iter().find(|chain| chain.contains(&me)).map_or(&[][..], Vec::as_slice);
+        (0..self.wanted.nranks).map(|rank| Owner::of(chain, me, Rank(rank))).collect()
     }
 
     /// This rank's position in its host's chain. Its connections are the mesh's, except the head's to the network.

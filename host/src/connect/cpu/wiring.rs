@@ -14,6 +14,7 @@ use crate::connect::vote::{vote, vote_or_abort};
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
+use crate::proxy::ChainPlace;
 use crate::transport::{
     Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
     TransportKind, Wires, processors_each, transport_of,
@@ -267,7 +268,8 @@ impl<'a> Wiring<'a> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let steps = if inbound { nranks - 1 } else { 1 };
         let ConnKey::Channel(channel) = key else {
-            return self.wanted.net.coll.enabled && self.chain_peers().contains(&Some(peer));
+            let ChainPlace { above, below, .. } = self.chain_place();
+            return self.wanted.net.coll.enabled && [above, below].contains(&Some(peer));
         };
         channel < self.graph.ring_channels() && self.graph.along_ring(channel, rank, steps) == peer
     }
@@ -300,6 +302,7 @@ impl<'a> Wiring<'a> {
         }
         let (send_to, recv_from) = places::place_mesh(&mut self.mesh, (rank, nranks), self.reducing.places());
         self.mesh.chain = self.chain(&send_to, &recv_from);
+        self.mesh.chain_owners = self.chain_owners();
         let kinds = (0..nranks).map(Rank).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {
             channels,

@@ -1,6 +1,7 @@
 //! The chains of GPUs to a network that reduces.
 
 use oxccl_shared::abi::{ConnLayout, KernelTree, Rank};
+use oxccl_shared::algo::collnet::Owner;
 
 /// On each channel a chain for each group of ranks that share memory; no channels if no network reduces. Equal on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +61,14 @@ impl DeviceChains {
         let next_head = chains[(number + 1) % chains.len()][0];
         let above = at.checked_sub(1).map_or(next_head, |above| chain[above]);
         Some(ChainPlace { above, below: chain.get(at + 1).copied(), is_head: at == 0 })
+    }
+
+    /// Where each rank is on a channel, seen from a rank's place in its chain; empty if there is no such channel.
+    pub fn owners(&self, channel: usize, rank: Rank) -> Vec<Owner> {
+        let Some(chains) = self.channels.get(channel) else { return Vec::new() };
+        let mine = chains.iter().find(|chain| chain.contains(&rank)).map_or(&[][..], Vec::as_slice);
+        let n = chains.iter().map(Vec::len).sum::<usize>() as u32;
+        (0..n).map(|other| Owner::of(mine, rank, Rank(other))).collect()
     }
 
     /// A rank's neighbours in its chain, in the order in which kernels list them: below, then above. A head's network is none.

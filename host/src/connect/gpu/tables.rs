@@ -78,6 +78,7 @@ impl Tables {
         let rings = image.push(&ring_places(layout, rank));
         let trees = image.push(&tree_places(layout, rank));
         let chain = image.push(&chain_places(layout, rank));
+        let owners = image.push(&chain_owners(layout, rank));
         let is_alone = layout.nranks < 2;
         let lists = ConnKind::ALL.map(|kind| {
             let nconns = if is_alone { 0 } else { layout.conns_each(kind, rank) };
@@ -87,7 +88,7 @@ impl Tables {
                 recv: image.push_zeros(count * size_of::<ConnEnd>()),
                 send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
                 recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
-                rings,
+                rings: if kind == ConnKind::Chain { owners } else { rings },
                 trees: if kind == ConnKind::Chain { chain } else { trees },
                 nconns: nconns as u32,
             };
@@ -179,6 +180,12 @@ fn chain_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
         place.into_iter().flat_map(|KernelTree { children, has_parent }| [children, has_parent])
     });
     places.flat_map(u32::to_le_bytes).collect()
+}
+
+/// Where all ranks are, seen from a rank's place in each chain.
+fn chain_owners(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
+    let owners = (0..layout.chains.channels()).flat_map(|channel| layout.chains.owners(channel, rank));
+    owners.flat_map(|owner| owner.0.to_le_bytes()).collect()
 }
 
 #[cfg(test)]

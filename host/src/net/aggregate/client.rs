@@ -7,7 +7,7 @@ use super::frame::{JobId, is_reduced};
 use super::meeting::Meeting;
 use super::wire::Carrier;
 use crate::bootstrap::secret::Secret;
-use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head};
+use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head, Windows};
 use crate::net::outcome::Outcome;
 use crate::net::{HANDLE_BYTES, MemoryKinds, Net, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
 use crate::wire::fixed::{Malformed, Reader};
@@ -172,6 +172,10 @@ impl CollNet for AggregatorNet {
 
     fn reduces(&self, _dtype: DataType, op: RedOp) -> Result<bool, NetError> {
         Ok(is_reduced(op))
+    }
+
+    fn windows(&self) -> Windows {
+        Windows::ALL
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {

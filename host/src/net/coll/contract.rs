@@ -19,6 +19,7 @@ use crate::net::{Comm, NetError, NetHandle, NetProperties, Registration, Request
 use core::fmt;
 use core::ops::Range;
 use oxccl_shared::abi::{DataType, RedOp};
+use serde::{Deserialize, Serialize};
 
 /// A network with in-network reduction.
 pub trait CollNet: Send + Sync + fmt::Debug {
@@ -41,11 +42,28 @@ pub trait CollNet: Send + Sync + fmt::Debug {
     /// The network's error.
     fn reduces(&self, dtype: DataType, op: RedOp) -> Result<bool, NetError>;
 
+    /// The operations on windows that it has.
+    fn windows(&self) -> Windows;
+
     /// Listens on `device` for one communicator. The other heads reach it by the handle.
     ///
     /// # Errors
     /// [`NetError::NoDevice`], or the device's error.
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError>;
+}
+
+/// Which operations on windows a network has; one that only reduces has none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Windows {
+    /// [`CollComm::iallgather`].
+    pub gathers: bool,
+    /// [`CollComm::ireduce_scatter`].
+    pub scatters: bool,
+}
+
+impl Windows {
+    /// All of them.
+    pub const ALL: Windows = Windows { gathers: true, scatters: true };
 }
 
 /// A head's position among all heads.
@@ -121,6 +139,11 @@ pub struct Window {
 }
 
 impl Window {
+    /// One head's block alone, of so many bytes.
+    pub fn of_head(head: u32, len_bytes: usize) -> Window {
+        Window { head_bytes: len_bytes, start: head as usize * len_bytes, len_bytes }
+    }
+
     /// All of it.
     pub fn whole(head_bytes: usize, nheads: u32) -> Window {
         Window { head_bytes, start: 0, len_bytes: head_bytes * nheads as usize }

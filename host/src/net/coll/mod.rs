@@ -10,5 +10,5 @@ mod choose;
 pub use choose::{carriage, find};
 pub use config::CollConfig;
 pub use contract::{
-    CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started, Window,
+    CollComm, CollConnector, CollListener, CollNet, CollPart, Head, Reduction, Started, Window, Windows,
 };

@@ -145,7 +145,14 @@ fn cpu(nranks: u32, architecture: Architecture, forced: Forced, collnet: Collnet
 fn reducing(nhosts: u32, gbytes: f64, buffer_max_bytes: u64) -> Collnet {
     let has = |dtype, op| Ok::<_, ()>(dtype != DataType::F64 && op != RedOp::Max);
     let speed = NetSpeed { gbytes, latency_us: 2.5 };
-    Collnet::There(CollnetFacts { reduces: Reduces::of(has).unwrap(), buffer_max_bytes, nhosts, speed })
+    Collnet::There(CollnetFacts {
+        reduces: Reduces::of(has).unwrap(),
+        gathers: true,
+        scatters: true,
+        buffer_max_bytes,
+        nhosts,
+        speed,
+    })
 }
 
 fn cpu_scenes(add: &mut dyn FnMut(&str, Facts)) {

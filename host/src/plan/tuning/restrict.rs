@@ -67,7 +67,7 @@ const FUNCS: [(Func, &str); 5] = [
 const FOREIGN: [(&str, &str); 4] = [
     (
         "collnetdirect",
-        "an algorithm of this library beside collnetdirect was expected: in-network reduction has one head for each host or each GPU here (CollnetChain), not several that share a host's data",
+        "an algorithm of this library beside collnetdirect was expected: in-network reduction, of all-reduces, reduce-scatters and all-gathers, goes by CollnetChain here, whose channels have a head of each host each",
     ),
     (
         "nvls",

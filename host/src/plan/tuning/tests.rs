@@ -158,6 +158,7 @@ proptest! {
                 forced.allows_algorithm(func, c.algorithm)
                     && (spec_of(c.algorithm).peers_max.is_none() || backend == Backend::Cpu || nranks <= 8)
                     && (spec_of(c.algorithm).connections != Connections::Levels || is_even)
+                    && (spec_of(c.algorithm).connections != Connections::Chain || backend == Backend::Cpu)
             });
             prop_assert!(!has_algorithm || forced.allows_algorithm(func, algorithm), "{choice:?}");
             let has_protocol = of(&|c| c.algorithm == algorithm && forced.allows_protocol(func, c.protocol));
@@ -191,6 +192,8 @@ fn cpu(nranks: u32, architecture: Architecture, forced: Forced, table: Option<Tu
 fn reducing(gbytes: f64, forced: Forced) -> Facts {
     let collnet = Collnet::There(CollnetFacts {
         reduces: Reduces::of(|dtype, op| Ok::<_, ()>(dtype != DataType::F16 && op != RedOp::Prod)).unwrap(),
+        gathers: true,
+        scatters: true,
         buffer_max_bytes: 1 << 20,
         nhosts: 4,
         speed: NetSpeed { gbytes, latency_us: 2.0 },

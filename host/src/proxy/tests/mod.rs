@@ -4,3 +4,4 @@ mod network;
 mod ends;
 mod ranks;
 mod late;
+mod coll;

@@ -310,8 +310,14 @@ impl Player<'_> {
         let order: Vec<Rank> = (0..n).map(Rank).collect();
         let ring = RingEnds { order: &order, position: me.0, recv: [0], send: [0] };
         let chain = ChainEnds::default();
-        let ends =
-            Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
+        let ends = Endpoints {
+            ring,
+            tree: &tree,
+            chain: &chain,
+            chain_owners: &[],
+            mesh_recv: &mesh_recv,
+            mesh_send: &mesh_send,
+        };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
         unsafe { coll::run(&block, conns, &ends, work) }.unwrap();
     }

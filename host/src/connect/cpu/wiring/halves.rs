@@ -7,7 +7,7 @@ use crate::connect::cpu::wanted::CpuWanted;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::{RecvComm, SendComm};
-use crate::proxy::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{ChainPlace, EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
 use crate::transport::Transport;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
@@ -117,18 +117,15 @@ impl Wiring<'_> {
             }
             channel
         };
-        let mesh = ProxyChannel { chain: self.chain_peers(), ..ProxyChannel::default() };
+        let mesh = ProxyChannel { chain: self.chain_place(), ..ProxyChannel::default() };
         (0..self.graph.channels()).map(channel).chain([mesh]).collect()
     }
 
-    /// The ranks above and below this one in its host's chain.
-    pub(super) fn chain_peers(&self) -> [Option<Rank>; 2] {
+    /// This rank's place in its host's chain.
+    pub(super) fn chain_place(&self) -> ChainPlace {
         let rank = self.wanted.rank;
         let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
-        let at = |chain: &Vec<Rank>| chain.iter().position(|other| *other == rank);
-        let Some((chain, at)) = chain.and_then(|chain| Some((chain, at(chain)?))) else { return [None; 2] };
-        let peer = |at: Option<usize>| chain.get(at?).copied();
-        [peer(at.checked_sub(1)), peer(at.checked_add(1))]
+        chain.map_or_else(ChainPlace::default, |chain| ChainPlace::of(chain, rank))
     }
 }
 

@@ -51,13 +51,13 @@ impl ChainMemory {
 
     /// The proxy's end, for a head that has joined the others. To be called once.
     pub fn end(&self, rank: Rank, channel: ChannelId, joined: JoinedHead) -> Result<CollLane, ConnectError> {
-        let JoinedHead { comm, head, next_head, .. } = joined;
+        let JoinedHead { comm, head, head_of, next_head, .. } = joined;
         // SAFETY: (1) called once, and the end keeps the memory; all of a block lies there.
         let [up, down] =
             [true, false].map(|is_send| unsafe { self.memory.whole_block(self.offset(is_send), self.slots) });
         let keep: Keep = Arc::new(self.keep());
         // SAFETY: (1) kernels are the only producers of the one and the only consumers of the other.
-        let end = unsafe { CollEnd::new(comm, head, [up, down], keep) };
+        let end = unsafe { CollEnd::new(comm, (head, head_of), [up, down], keep) };
         let place = EndId { peer: next_head, channel, is_send: true };
         Ok(CollLane::new(end.map_err(|source| refused(rank, source))?, place))
     }

@@ -32,7 +32,7 @@ use crate::machine::{ConnKind, NetChannels, NetEnds, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::Nics;
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::{DeviceSlots, Idle, Keep, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
+use crate::proxy::{ChainPlace, DeviceSlots, Idle, Keep, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing, Handles};
@@ -448,8 +448,9 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let pairs = (0..2 * layout.far_channels).map(|_| ProxyChannel::default());
     // Neighbours in a chain meet in memory. What is above a head goes by the name of the next head.
     let chain = |channel| {
-        let above = layout.chains.place(channel, rank).filter(|place| place.is_head).map(|place| place.above);
-        ProxyChannel { chain: [above, None], ..ProxyChannel::default() }
+        let head = layout.chains.place(channel, rank).filter(|place| place.is_head);
+        let chain = head.map(|place| ChainPlace::of_head(place.above, layout.nranks)).unwrap_or_default();
+        ProxyChannel { chain, ..ProxyChannel::default() }
     };
     let chains = (0..layout.chains.channels()).map(chain);
     rings.chain(trees).chain(pairs).chain(chains).collect()

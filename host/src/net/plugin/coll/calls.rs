@@ -5,7 +5,7 @@ use super::abi::{
     Iallgather, Iallreduce, IreduceScatter, ReduceSupport, Sge,
 };
 use crate::net::NetHandle;
-use crate::net::coll::Window;
+use crate::net::coll::{Window, Windows};
 use crate::net::plugin::abi::{Close, Code, Finalize, GetProperties, Init8, Listen8, Listen11, Opaque};
 use crate::net::plugin::calls::{AnyCalls, Common, MissingFunction};
 use crate::net::plugin::connection::CommCalls;
@@ -90,6 +90,11 @@ impl CollCalls {
                 }
             }
         }
+    }
+
+    /// The operations on windows that the plugin has.
+    pub fn windows(&self) -> Windows {
+        Windows { gathers: self.iallgather.is_some(), scatters: self.ireduce_scatter.is_some() }
     }
 
     /// Whether an operation's byte count is an `int`.

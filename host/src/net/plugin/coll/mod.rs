@@ -16,7 +16,7 @@ use super::abi::Opaque;
 use super::calls::MissingFunction;
 use super::opened::Plugin;
 use super::{load, log};
-use crate::net::coll::{CollListener, CollNet};
+use crate::net::coll::{CollListener, CollNet, Windows};
 use crate::net::{HANDLE_BYTES, NetError, NetHandle, NetProperties};
 use calls::{CollCalls, CollPlugin};
 use core::ffi::c_int;
@@ -83,6 +83,10 @@ impl CollNet for Handle {
         let code = unsafe { (self.0.calls.reduce_support)(dtype as c_int, op as c_int, &mut supported) };
         self.0.check("reduceSupport", code)?;
         Ok(supported != 0)
+    }
+
+    fn windows(&self) -> Windows {
+        self.0.calls.windows()
     }
 
     fn listen(&self, device: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {

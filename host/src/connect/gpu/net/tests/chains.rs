@@ -1,4 +1,4 @@
-//! All-reduces through a network that reduces: an aggregator.
+//! All-reduces, reduce-scatters and all-gathers through a network that reduces: an aggregator.
 
 use super::cases::{call, every_function};
 use super::graphs::graphs_and_calls;
@@ -7,7 +7,9 @@ use crate::bootstrap::Cancel;
 use crate::bootstrap::secret::Secret;
 use crate::launch::Fault;
 use crate::net::aggregate::{AggregatorConfig, Carriage, Server, ServerConfig, open};
-use crate::net::coll::{CollComm, CollConnector, CollListener, CollPart, Reduction, Started, Window};
+use crate::net::coll::{
+    CollComm, CollConnector, CollListener, CollPart, Reduction, Started, Window, Windows,
+};
 use crate::net::{Comm, NetHandle, NetMemory, Registration, Request};
 
 /// Has `play` use an aggregator, which serves as long as it plays.
@@ -38,14 +40,18 @@ impl Drop for Stops<'_> {
     }
 }
 
+const THROUGH: [Func; 3] = [Func::AllReduce, Func::ReduceScatter, Func::AllGather];
+
 fn scene(hosts: &[u64], reducing: &Arc<dyn CollNet>) -> Scene {
     let forced = Forced::only(Some(Algorithm::CollnetChain), None);
     Scene { forced, reducing: Some(reducing.clone()), ..Scene::new(hosts) }
 }
 
-/// Everything, and all-reduces go where they were ordered to.
+/// Everything, and what a network reduces or gathers goes where it was ordered to.
 fn everything(player: &mut Player) {
-    assert_eq!(plan(&call(Func::AllReduce, 5), &player.facts).algorithm, Algorithm::CollnetChain);
+    for func in THROUGH {
+        assert_eq!(plan(&call(func, 5), &player.facts).algorithm, Algorithm::CollnetChain);
+    }
     every_function(player);
 }
 
@@ -79,6 +85,14 @@ fn channels_of_chains_have_their_shares_and_their_heads() {
                     );
                     assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
                 }
+                for (tag, count) in (100..).zip([1, 5_000, 20_001, 100_003]) {
+                    for (func, tag) in [(Func::ReduceScatter, tag), (Func::AllGather, tag + 100)] {
+                        let call = call(func, count);
+                        let channels = plan(&call, &player.facts).channels;
+                        assert!(count < 100_000 || channels > 1, "{func} {count}: {channels}");
+                        assert!(player.collective(&call, tag).is_ok(), "{:?}", player.health.fault());
+                    }
+                }
                 player.finish();
             });
         }
@@ -101,11 +115,11 @@ fn a_network_that_reduces_is_not_taken_unasked() {
     with_aggregator(|net| {
         Scene { forced: Forced::default(), ..scene(&[1, 2], &net) }.play(|player| {
             assert!(matches!(player.facts.collnet, Collnet::There(_)));
-            for count in [1, 1 << 12, 1 << 20, 1 << 28] {
-                assert_ne!(
-                    plan(&call(Func::AllReduce, count), &player.facts).algorithm,
-                    Algorithm::CollnetChain
-                );
+            for (func, count) in
+                THROUGH.into_iter().flat_map(|func| [1, 1 << 12, 1 << 20, 1 << 28].map(|count| (func, count)))
+            {
+                let algorithm = plan(&call(func, count), &player.facts).algorithm;
+                assert_ne!(algorithm, Algorithm::CollnetChain, "{func} {count}");
             }
         });
     });
@@ -115,16 +129,18 @@ fn a_network_that_reduces_is_not_taken_unasked() {
 #[test]
 fn heads_that_call_different_things_are_told() {
     with_aggregator(|net| {
-        Scene { step_timeout: Duration::from_secs(30), ..scene(&[1, 2], &net) }.play(|player| {
-            let tag = 5 + player.rank.0;
-            assert!(player.collective(&call(Func::AllReduce, 100), tag).is_err());
-            let fault = player.health.fault().map(|was| was.fault);
-            let is_told = match player.rank {
-                Rank(0) => matches!(fault, Some(Fault::Mismatch { rank: Rank(1), .. })),
-                _ => matches!(fault, Some(Fault::Mismatch { rank: Rank(0), .. } | Fault::Link { .. })),
-            };
-            assert!(is_told, "{fault:?}");
-        });
+        for func in THROUGH {
+            Scene { step_timeout: Duration::from_secs(30), ..scene(&[1, 2], &net) }.play(|player| {
+                let tag = 5 + player.rank.0;
+                assert!(player.collective(&call(func, 100), tag).is_err());
+                let fault = player.health.fault().map(|was| was.fault);
+                let is_told = match player.rank {
+                    Rank(0) => matches!(fault, Some(Fault::Mismatch { rank: Rank(1), .. })),
+                    _ => matches!(fault, Some(Fault::Mismatch { rank: Rank(0), .. } | Fault::Link { .. })),
+                };
+                assert!(is_told, "{func}: {fault:?}");
+            });
+        }
     });
 }
 
@@ -132,14 +148,16 @@ fn heads_that_call_different_things_are_told() {
 #[test]
 fn a_head_that_does_not_call_is_named() {
     with_aggregator(|net| {
-        Scene { step_timeout: Duration::from_secs(1), ..scene(&[1, 2], &net) }.play(|player| {
-            if player.rank == Rank(1) {
-                return std::thread::sleep(Duration::from_secs(4));
-            }
-            assert!(player.collective(&call(Func::AllReduce, 100), 1).is_err());
-            let fault = player.health.fault().map(|was| was.fault);
-            assert!(matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. })), "{fault:?}");
-        });
+        for func in THROUGH {
+            Scene { step_timeout: Duration::from_secs(1), ..scene(&[1, 2], &net) }.play(|player| {
+                if player.rank == Rank(1) {
+                    return std::thread::sleep(Duration::from_secs(4));
+                }
+                assert!(player.collective(&call(func, 100), 1).is_err());
+                let fault = player.health.fault().map(|was| was.fault);
+                assert!(matches!(fault, Some(Fault::Timeout { rank: Rank(1), .. })), "{func}: {fault:?}");
+            });
+        }
     });
 }
 
@@ -159,6 +177,9 @@ impl CollNet for Silent {
     }
     fn reduces(&self, _: DataType, _: RedOp) -> Result<bool, NetError> {
         Ok(true)
+    }
+    fn windows(&self) -> Windows {
+        Windows::ALL
     }
     fn listen(&self, _: u32) -> Result<(NetHandle, Box<dyn CollListener>), NetError> {
         Ok((NetHandle([0; crate::net::HANDLE_BYTES]), Box::new(Silent)))
@@ -194,7 +215,7 @@ impl CollComm for Silent {
         Ok(Some(Request(0)))
     }
     unsafe fn iallgather(&mut self, _: CollPart, _: CollPart, _: Window) -> Started {
-        unreachable!("only all-reduces go there")
+        Ok(Some(Request(0)))
     }
     unsafe fn ireduce_scatter(
         &mut self,
@@ -203,7 +224,7 @@ impl CollComm for Silent {
         _: (DataType, RedOp),
         _: Window,
     ) -> Started {
-        unreachable!("only all-reduces go there")
+        Ok(Some(Request(0)))
     }
     unsafe fn flush(&mut self, _: CollPart, _: usize) -> Started {
         Ok(None)
@@ -217,9 +238,11 @@ impl CollComm for Silent {
 #[test]
 fn a_network_that_gives_no_result_is_named() {
     let net: Arc<dyn CollNet> = Arc::new(Silent);
-    Scene { step_timeout: Duration::from_secs(3), ..scene(&[1, 2, 3], &net) }.play(|player| {
-        assert!(player.collective(&call(Func::AllReduce, 100), 1).is_err());
-        let fault = player.health.fault().map(|was| format!("{:?}", was.fault)).unwrap_or_default();
-        assert!(fault.contains("the silent switch gave no result within"), "{fault}");
-    });
+    for func in THROUGH {
+        Scene { step_timeout: Duration::from_secs(3), ..scene(&[1, 2, 3], &net) }.play(|player| {
+            assert!(player.collective(&call(func, 100), 1).is_err());
+            let fault = player.health.fault().map(|was| format!("{:?}", was.fault)).unwrap_or_default();
+            assert!(fault.contains("the silent switch gave no result within"), "{func}: {fault}");
+        });
+    }
 }

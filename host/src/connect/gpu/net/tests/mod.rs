@@ -556,12 +556,18 @@ impl Player {
                 coll::oneshot::run::<_, AtOnce<Ll<1>, 7>>(&block, &ends, &work)
             };
         }
-        let chain = self.chain_ends(at);
+        let (chain, owners) = (self.chain_ends(at), self.layout.chains.owners(at, self.rank));
         let (me, n) = (self.rank, self.facts.nranks);
         let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
         let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
-        let ends =
-            Endpoints { ring, tree: &tree, chain: &chain, mesh_recv: &mesh_recv, mesh_send: &mesh_send };
+        let ends = Endpoints {
+            ring,
+            tree: &tree,
+            chain: &chain,
+            chain_owners: &owners,
+            mesh_recv: &mesh_recv,
+            mesh_send: &mesh_send,
+        };
         // SAFETY: buffers are as long as the work says; indices are those of the channel's connections.
         unsafe { coll::run(&block, conns, &ends, &work) }
     }
