@@ -69,6 +69,55 @@ pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
     Ok(put(file, &beside, &target(path), text)?)
 }
 
+/// Writes some files: all of them lie complete beside their places before the first takes one, so that what cannot be written leaves every older
+/// file as it is. Devices and pipes are written to at the end.
+///
+/// # Errors
+/// With the index of the file at fault.
+pub fn replace_all(files: &[(&Path, &str)]) -> Result<(), (usize, OutError)> {
+    let mut ready: Vec<(usize, PathBuf)> = Vec::new();
+    let undo = |ready: &[(usize, PathBuf)]| {
+        for (_, beside) in ready {
+            // Half of what was asked for is of no use; the error says what happened.
+            let _ = std::fs::remove_file(beside);
+        }
+    };
+    for (at, (path, text)) in files.iter().enumerate() {
+        let prepared = match is_special(path) {
+            true => probe(path).map(|()| None),
+            false => prepare(path, text).map(Some),
+        };
+        match prepared {
+            Ok(beside) => ready.extend(beside.map(|beside| (at, beside))),
+            Err(error) => {
+                undo(&ready);
+                return Err((at, error));
+            }
+        }
+    }
+    for (done, (at, beside)) in ready.iter().enumerate() {
+        if let Err(error) = std::fs::rename(beside, target(files[*at].0)) {
+            undo(&ready[done..]);
+            return Err((*at, error.into()));
+        }
+    }
+    for (at, (path, text)) in files.iter().enumerate().filter(|(_, (path, _))| is_special(path)) {
+        std::fs::write(path, text).map_err(|error| (at, error.into()))?;
+    }
+    Ok(())
+}
+
+/// A complete file beside its place.
+fn prepare(path: &Path, text: &str) -> Result<PathBuf, OutError> {
+    let (mut file, beside) = open_beside(path)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&beside);
+        return Err(error.into());
+    }
+    Ok(beside)
+}
+
 /// The same for a file that only this user may read, in a folder where others may write too: no link is followed, one that is there is replaced.
 pub fn replace_private(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
@@ -150,6 +199,23 @@ mod tests {
         std::fs::create_dir_all(taken.join("inside")).unwrap();
         assert!(probe(&taken).is_err() && replace(&taken, "three").is_err());
         assert_eq!(names(directory.path()), ["a.toml", "link.toml", "taken"]);
+    }
+
+    /// The first was written, and the second could not be.
+    #[test]
+    fn all_files_are_written_or_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two, folder] = ["a.xml", "b.svg", "folder"].map(|name| directory.path().join(name));
+        std::fs::write(&one, "old").unwrap();
+        std::fs::create_dir_all(&folder).unwrap();
+        for wrong in [&folder, &folder.join("none/c.svg")] {
+            let (at, _) = replace_all(&[(&one, "new"), (&two, "new"), (wrong, "new")]).unwrap_err();
+            assert_eq!((at, names(directory.path())), (2, vec!["a.xml".to_owned(), "folder".to_owned()]));
+            assert_eq!(std::fs::read_to_string(&one).unwrap(), "old");
+        }
+        replace_all(&[(&one, "1"), (Path::new("/dev/null"), "gone"), (&two, "2")]).unwrap();
+        assert_eq!([&one, &two].map(|path| std::fs::read_to_string(path).unwrap()), ["1", "2"]);
+        assert_eq!(names(directory.path()), ["a.xml", "b.svg", "folder"]);
     }
 
     #[test]

@@ -81,3 +81,24 @@ fn two_outputs_in_one_file_are_refused_before_anything_is_written() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{arguments}");
     }
 }
+
+/// `--xml` was written although `--svg` could not be, or although there were no channels for `--graph-xml`.
+#[test]
+fn all_outputs_of_a_call_are_written_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests/fixtures/topology/h200x8.xml");
+    std::fs::write(folder.path().join("old.xml"), "<system version=\"1\"><cpu numaid=\"0\"></cpu></system>")
+        .unwrap();
+    for (file, outputs) in [
+        (machine, "--xml=a.xml --graph-xml=b.xml --svg none/c.svg"),
+        (machine, "--xml=a.xml --graph-file=old.xml --svg c.svg"),
+        ("old.xml", "--xml=a.xml --graph-xml=b.xml"),
+    ] {
+        let mut command = Command::new(OXCCL);
+        let command = command.args(["topo", "--file", file]).args(outputs.split(' '));
+        let output = command.current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{outputs}: {said}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{outputs}: {said}");
+    }
+}

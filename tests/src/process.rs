@@ -123,6 +123,13 @@ impl Job {
         self.ranks.iter_mut().for_each(|rank| drop(rank.line(prefix, SOON)));
     }
 
+    /// Sends a signal to these ranks.
+    pub fn signal(&self, ranks: &[u32], signal: rustix::process::Signal) {
+        for rank in ranks {
+            let _ = self.ranks[*rank as usize].signal(signal);
+        }
+    }
+
     /// Waits until all ranks have ended well.
     pub fn all_succeed(&mut self) {
         for rank in &mut self.ranks {

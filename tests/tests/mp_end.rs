@@ -142,6 +142,82 @@ fn roots_that_differ_are_named_at_the_end() {
     }
 }
 
+/// A short message leaves with its send, and was lost without a word if nothing came behind it.
+#[test]
+fn a_message_that_nobody_receives_is_named_at_the_end() {
+    for transport in ["shm", "tcp", "net"] {
+        let launch = Launch::new(RANK, 4).env("OXCCL_TRANSPORT", transport).env("NCCL_NET", "Socket");
+        let mut job = launch.start_each(|rank| {
+            let calls = match rank {
+                1 => "send=7:2 send=8:2 send=9:2 recv=3:2",
+                2 => "recv=7:1 send=3:1",
+                _ => "",
+            };
+            format!("join all-reduce=100000 {calls} finalize {LEAVE}")
+        });
+        for rank in &mut job.ranks {
+            let failure = rank.failure(SOON);
+            let named = (failure.kind.as_str(), &failure.guilty[..]);
+            assert_eq!(
+                named,
+                ("MessagesDiffer", &[1, 2][..]),
+                "{transport}, rank {}: {failure:?}",
+                rank.rank
+            );
+            let what = "rank 1 had made 3 sends to rank 2, and that one 1 receive from it; the first without the other half is rank 1's send of 8 float to rank 2";
+            assert!(failure.text.contains(what), "{transport}: {}", failure.text);
+        }
+        all_end_well(&mut job, &[]);
+    }
+}
+
+/// Messages of every kind, to the end: that they match is found too.
+#[test]
+fn messages_that_match_end_well() {
+    for transport in ["shm", "tcp"] {
+        let launch = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport);
+        let mut job = launch.start("join check random=7:60 finalize tidy");
+        all_end_well(&mut job, &[]);
+    }
+}
+
+/// A rank that dropped what it had begun was said to have died. The communicator that it was made of goes on.
+#[test]
+fn who_drops_what_it_began_has_aborted_it_and_not_died() {
+    for what in ["split", "shrink"] {
+        for after_us in [0, 300, 3000] {
+            let mut job = Launch::new(RANK, 4).start_each(|rank| match rank {
+                2 => format!("join begin={what}:{after_us} check barrier finalize"),
+                _ => format!("join all-{what} after check barrier finalize"),
+            });
+            for rank in job.without(&[2]) {
+                // Once they have met it comes too late, and the child is dropped on all ranks.
+                let line = rank.line_of(&["failed ", "step after"], SOON).text;
+                let is_right = line == "step after" || line.starts_with("failed PeerAborted 2 ");
+                assert!(is_right, "{what} {after_us}: {line}");
+            }
+            job.all_succeed();
+        }
+    }
+}
+
+/// The same while the ranks join: the process of the one that dropped it ends at once, and no other takes that for its death.
+#[test]
+fn who_drops_its_join_and_ends_has_not_died() {
+    for after_us in [0, 1000, 5000] {
+        let mut job = Launch::new(RANK, 4).start_each(|rank| match rank {
+            1 => format!("begin=join:{after_us}"),
+            _ => "join barrier".to_owned(),
+        });
+        for rank in job.without(&[1]) {
+            let failure = rank.failure(SOON);
+            let is_right = ["PeerAborted", "PeerLeft"].contains(&failure.kind.as_str());
+            assert!(is_right && failure.guilty == [1], "{after_us}: {failure:?}");
+        }
+        assert!(job.ranks[1].end(SOON).success());
+    }
+}
+
 /// Others' last data may still be in flight: leaving at once after the last call breaks nothing. Models a data
 /// loader's workers: the child has the communicator's memory and descriptors, but none of its threads.
 #[test]

@@ -153,6 +153,95 @@ fn a_stopped_rank_is_named_by_all_survivors_and_nobody_else_is() {
     }
 }
 
+/// How the ranks are, of which some are stopped and some die.
+struct Stopped {
+    transport: &'static str,
+    nranks: u32,
+    stopped: &'static [u32],
+    killed: &'static [u32],
+    /// Whether the stopped ranks go on while the others make their communicator, and not afterwards.
+    goes_on_early: bool,
+}
+
+/// The survivors learn whom they miss, and leave that one out. It goes on later, gets an error soon, and disturbs nobody.
+fn leave_out(case: &Stopped) {
+    let Stopped { transport, nranks, stopped, killed, goes_on_early } = *case;
+    let all_out = [stopped, killed].concat();
+    let listed = all_out.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let launch = Launch::new(RANK, nranks).env("OXCCL_TRANSPORT", transport);
+    let launch = launch.env("OXCCL_BOOTSTRAP_TIMEOUT", "3").env("OXCCL_TIMEOUT", "2");
+    let mut job = launch.start_each(|rank| match stopped.contains(&rank) {
+        true => "join forever=all-reduce:10000 after shrink after drop".to_owned(),
+        false => format!(
+            "join forever=all-reduce:10000 after shrink after shrink-without={listed} check ask check drop"
+        ),
+    });
+    job.all_print("looping");
+    job.signal(stopped, Signal::STOP);
+    job.signal(killed, Signal::KILL);
+    for rank in job.without(&all_out) {
+        // Whom they have lost in the operation, then whom they miss in the first meeting.
+        rank.failure(SOON);
+        let failure = rank.failure(SOON);
+        assert_eq!(failure.kind, "MissingRanks", "rank {}: {failure:?}", rank.rank);
+        assert!(failure.guilty.iter().all(|guilty| stopped.contains(guilty)), "{failure:?}");
+        rank.line("step shrink-without", SOON);
+    }
+    let begun = Instant::now();
+    if goes_on_early {
+        job.signal(stopped, Signal::CONT);
+    }
+    expect_left(&mut job, &all_out);
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{case_text}: {:?}",
+        begun.elapsed(),
+        case_text = listed
+    );
+    job.without(&all_out).for_each(|rank| drop(rank.line("checked", SOON)));
+    let went_on = Instant::now();
+    job.signal(stopped, Signal::CONT);
+    for rank in stopped {
+        let rank = &mut job.ranks[*rank as usize];
+        // Of the operation, and of the shrink that the others have left it out of.
+        rank.failure(SOON);
+        rank.failure(SOON);
+        assert!(rank.end(SOON).success(), "{}", rank.transcript());
+    }
+    assert!(went_on.elapsed() < Duration::from_secs(10), "{:?}", went_on.elapsed());
+    job.without(&all_out).for_each(|rank| rank.say("go on"));
+    all_end_well(&mut job, &all_out);
+}
+
+/// Every rank but these has a communicator of the others.
+fn expect_left(job: &mut Job, out: &[u32]) {
+    let left = job.ranks.len() - out.len();
+    for (place, rank) in job.without(out).enumerate() {
+        let line = rank.line("shrunk", SOON).text;
+        assert!(line.starts_with(&format!("shrunk {place} {left} ")), "rank {}: {line}", rank.rank);
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_left_out_and_gets_an_error_when_it_goes_on() {
+    for (nranks, transport, stopped, killed) in [
+        (4, "shm", &[3][..], &[][..]),
+        (4, "tcp", &[0], &[]),
+        (5, "shm", &[1], &[3]),
+        // The ring of the others is in two parts.
+        (6, "shm", &[1, 4], &[]),
+    ] {
+        leave_out(&Stopped { transport, nranks, stopped, killed, goes_on_early: false });
+    }
+}
+
+#[test]
+fn a_stopped_rank_that_goes_on_while_the_others_leave_it_out_disturbs_nobody() {
+    for stopped in [&[0][..], &[2], &[3]] {
+        leave_out(&Stopped { transport: "shm", nranks: 4, stopped, killed: &[], goes_on_early: true });
+    }
+}
+
 /// Figures, for docs/measurements: `cargo nextest run -p oxccl-tests --run-ignored only how_long_a_shrink --no-capture`.
 #[test]
 #[ignore = "measures"]

@@ -9,6 +9,7 @@ mod errors;
 mod groups;
 mod requests;
 mod handles;
+mod dropped;
 mod stream_order;
 mod profilers;
 mod tuners;

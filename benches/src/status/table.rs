@@ -140,7 +140,7 @@ fn operation(op: &OperationReport) -> String {
 /// A line for each other rank with which anything was exchanged, or to whose connections something has happened.
 fn peers(text: &mut String, comm: &CommunicatorReport) {
     if comm.refusals > 0 {
-        let _ = writeln!(text, "  rank {} has refused {} connections", comm.rank, comm.refusals);
+        let _ = writeln!(text, "  rank {} has refused {}", comm.rank, count(comm.refusals, "connection"));
     }
     let is_shown = |peer: &&PeerReport| {
         peer.operations + peer.waited_ns + peer.outages + peer.reconnects + peer.retries > 0
@@ -156,25 +156,37 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
         let _ = write!(text, "    with rank {} over {link}: ", peer.rank);
         // Ranks on GPUs count neither.
         if peer.operations + peer.sent_bytes + peer.received_bytes > 0 {
-            let operations = peer.operations;
-            let _ = write!(text, "{sent:.3} MB sent, {received:.3} MB received in {operations} operations; ");
+            let operations = count(peer.operations, "operation");
+            let _ = write!(text, "{sent:.3} MB sent, {received:.3} MB received in {operations}; ");
         }
         let _ = write!(text, "waited {waited:.3} s for it");
         if peer.stalls > 0 {
-            let _ = write!(text, "; stalled by it {} times", peer.stalls);
+            let _ = write!(text, "; stalled by it {}", times(peer.stalls));
         }
         if peer.outages > 0 {
             let lasted = peer.unreachable_ns as f64 / 1e9;
-            let _ = write!(text, "; its host did not answer {} times, {lasted:.1} s", peer.outages);
+            let _ = write!(text, "; its host did not answer {}, {lasted:.1} s", times(peer.outages));
         }
         if peer.retransmits > 0 {
-            let _ = write!(text, "; {} segments sent again", peer.retransmits);
+            let _ = write!(text, "; {} sent again", count(peer.retransmits, "segment"));
         }
         if peer.reconnects + peer.retries > 0 {
-            let _ = write!(text, "; {} reconnects to it, {} retries", peer.reconnects, peer.retries);
+            let (reconnects, retries) = (count(peer.reconnects, "reconnect"), peer.retries);
+            let retries = if retries == 1 { "1 retry".to_owned() } else { format!("{retries} retries") };
+            let _ = write!(text, "; {reconnects} to it, {retries}");
         }
         let _ = writeln!(text);
     }
+}
+
+/// `1 operation`, `2 operations`
+fn count(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `once`, `2 times`
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 fn recent(text: &mut String, comm: &CommunicatorReport) {
@@ -247,9 +259,18 @@ mod tests {
         );
         assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
         assert!(text.contains("barrier (operation 7), 2.5 us"), "{text}");
-        let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it 1 times; its host did not answer 2 times, 9.5 s; 4 segments sent again; 1 reconnects to it, 3 retries";
+        let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it once; its host did not answer 2 times, 9.5 s; 4 segments sent again; 1 reconnect to it, 3 retries";
         assert!(text.contains(peer), "{text}");
         assert!(text.contains("rank 0 has refused 7 connections"), "{text}");
+        let mut one = reports();
+        let comm = &mut one[0].communicators[0];
+        comm.refusals = 1;
+        let peers = &mut comm.peers;
+        peers.retain(|peer| peer.rank == 2);
+        (peers[0].operations, peers[0].outages, peers[0].retransmits, peers[0].retries) = (1, 1, 1, 1);
+        let text = table(&one);
+        let peer = "received in 1 operation; waited 4.200 s for it; stalled by it once; its host did not answer once, 9.5 s; 1 segment sent again; 1 reconnect to it, 1 retry";
+        assert!(text.contains(peer) && text.contains("has refused 1 connection\n"), "{text}");
     }
 
     #[test]

@@ -73,32 +73,34 @@ pub fn topo(args: &TopoArgs) -> ExitCode {
     }
 }
 
-/// What is printed, and what was written where.
+/// What is to be printed, and written where. Nothing is before all of it is known: of a call that fails no file is left.
 #[derive(Default)]
 struct Outputs {
     text: String,
-    written: String,
+    files: Vec<(PathBuf, String)>,
 }
 
 impl Outputs {
     /// `-` prints.
-    fn put(&mut self, path: &Path, text: &str) -> Result<(), TopoError> {
-        if path == Path::new("-") {
-            self.text += text;
-            return Ok(());
+    fn put(&mut self, path: &Path, text: String) {
+        match path == Path::new("-") {
+            true => self.text += &text,
+            false => self.files.push((path.to_owned(), text)),
         }
-        out::replace(path, text).map_err(|error| TopoError::Out { path: path.to_owned(), error })?;
-        self.written += &format!("wrote {}\n", path.display());
-        Ok(())
     }
 
-    /// What was written is said where it does not end up in what is printed.
-    fn end(self) -> String {
-        if !self.text.is_empty() && !self.written.is_empty() {
-            eprint!("{}", self.written);
-            return self.text;
+    /// Writes all files or none. What was written is said where it does not end up in what is printed.
+    fn end(self) -> Result<String, TopoError> {
+        let files: Vec<(&Path, &str)> =
+            self.files.iter().map(|(path, text)| (path.as_path(), text.as_str())).collect();
+        out::replace_all(&files)
+            .map_err(|(at, error)| TopoError::Out { path: self.files[at].0.clone(), error })?;
+        let written: String = files.iter().map(|(path, _)| format!("wrote {}\n", path.display())).collect();
+        if !self.text.is_empty() && !written.is_empty() {
+            eprint!("{written}");
+            return Ok(self.text);
         }
-        self.text + &self.written
+        Ok(self.text + &written)
     }
 }
 
@@ -109,13 +111,13 @@ fn run(args: &TopoArgs) -> Result<String, TopoError> {
     inventory.number_ranks();
     let mut out = Outputs::default();
     if let Some(path) = &args.xml {
-        out.put(path, &write_topology(&inventory))?;
+        out.put(path, write_topology(&inventory));
     }
     match why_no_gpus {
         Some(why) => without_gpus(args, &name, &inventory, &why, &mut out)?,
         None => with_gpus(args, &name, inventory, &args.policy(policy), &mut out)?,
     }
-    Ok(out.end())
+    out.end()
 }
 
 fn with_gpus(
@@ -138,13 +140,13 @@ fn with_gpus(
     inventory.first_ranks(u32::MAX);
     let machine = machine(args, name, &inventory, policy)?;
     if let Some(path) = &args.graph_xml {
-        out.put(path, &write_graphs(machine.graphs.all(), &machine.system))?;
+        out.put(path, write_graphs(machine.graphs.all(), &machine.system));
     }
     if let Some(path) = &args.log {
-        out.put(path, &log::lines(&machine, args.nccl)?)?;
+        out.put(path, log::lines(&machine, args.nccl)?);
     }
     if let Some(path) = &args.svg {
-        out.put(path, &svg::draw(&machine, &Runs::new(&machine)?))?;
+        out.put(path, svg::draw(&machine, &Runs::new(&machine)?));
     }
     if !args.asks() {
         out.text += &text::page(&machine, &Runs::new(&machine)?);
@@ -268,7 +270,7 @@ fn without_gpus(
         }
     }
     if let Some(path) = &args.svg {
-        out.put(path, &svg::draw_without_gpus(name, inventory))?;
+        out.put(path, svg::draw_without_gpus(name, inventory));
     }
     if !args.asks() {
         out.text += &processors::page(name, inventory, &why.to_string());

@@ -128,7 +128,8 @@ fn code_of_fault(fault: Fault) -> Code {
         | Fault::Placement { .. }
         | Fault::SelfMessages
         | Fault::FinalizedEarly { .. }
-        | Fault::CallsDiffer { .. } => Code::InvalidUsage,
+        | Fault::CallsDiffer { .. }
+        | Fault::MessagesDiffer { .. } => Code::InvalidUsage,
         Fault::Panicked => Code::InternalError,
         Fault::Gpu { .. } => Code::UnhandledCudaError,
     }

@@ -209,8 +209,8 @@ impl<M: Init> Comm<M> {
     ///
     /// # Errors
     /// [`Error::Operation`]: the communicator had failed, or fails by now; another rank waits for this one's part in an operation
-    /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]). [`Error::Bootstrap`]: a rank did not
-    /// call it.
+    /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]); a message was sent and never received
+    /// ([`Fault::MessagesDiffer`]). [`Error::Bootstrap`]: a rank did not call it.
     pub fn finalize(self) -> Result<(), Error> {
         self.is_ours()?;
         M::settle(self.cell(), false);
@@ -223,11 +223,17 @@ impl<M: Init> Comm<M> {
             Err(busy) => return Err(busy.into()),
         };
         drained.map_err(|outstanding| self.member.operation_error(outstanding))?;
-        let (health, calls) = match self.engine() {
-            Ok(engine) => (engine.machine().health().clone(), engine.collectives()),
+        // Splits that were started before meet first: the ranks would take one meeting for the other.
+        let turn = self.member.splits.next();
+        turn.wait();
+        let (health, calls, replays) = match self.engine() {
+            Ok(engine) => {
+                let machine = engine.machine();
+                (machine.health().clone(), engine.collectives(), machine.replays_calls())
+            }
             Err(busy) => return Err(busy.into()),
         };
-        farewell::meet(&self.member, &health, calls)
+        farewell::meet(&self.member, &health, calls, replays)
     }
 
     /// As [`Self::finalize`], on a thread of its own. Dropping what is returned aborts the communicator.

@@ -3,12 +3,15 @@
 //! Ranks that make different calls meet in a slot most of the time, whose tag tells. Where every rank only sends, as all those that take
 //! another for the root of a reduction, no slot is ever received: nobody notices before the end.
 
+mod blocks;
+mod messages;
+
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::{BootstrapError, Watch};
-use crate::launch::{CallsMade, Fault, Health, LatestCalls};
-use crate::plan::CallRecord;
+use crate::launch::{CallsMade, Fault, Health, LatestCalls, MessageSums, MessagesMade};
 use crate::wire::Message;
+use blocks::{Difference, read_all};
 use oxccl_shared::abi::Rank;
 use std::time::{Duration, Instant};
 
@@ -17,15 +20,22 @@ const REASON_TIME: Duration = Duration::from_millis(500);
 /// Ranks among which the latest calls are compared one by one: those of all of them fit an all-gather.
 const NAMED_RANKS_MAX: u32 = 1 << 14;
 
-/// Says that this rank calls nothing more, and waits until all ranks have come. `calls` are its collectives and their digest.
+/// Says that this rank calls nothing more, and waits until all ranks have come. `calls` are its collectives and their digest; `replays` says
+/// whether graphs may have made messages that were not counted.
 ///
 /// # Errors
 /// As [`Comm::finalize`](super::Comm::finalize)'s.
-pub(super) fn meet(member: &Membership, health: &Health, calls: (u64, u32)) -> Result<(), Error> {
-    health.finalized().begin();
+pub(super) fn meet(
+    member: &Membership,
+    health: &Health,
+    calls: (u64, u32),
+    replays: bool,
+) -> Result<(), Error> {
+    health.finalized().begin(replays);
     // Who waits for this rank hears of it.
     member.watch().wake();
-    let mine = CallsMade { count: calls.0, digest: calls.1 };
+    let sums = || MessageSums::of(member.rank, &MessagesMade::of(member.rank, health.recorder()));
+    let mine = CallsMade { count: calls.0, digest: calls.1, messages: (!replays).then(sums) };
     let found = compare(member.watch(), (member.rank, member.nranks), mine, health);
     if matches!(found, Err(BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. })) {
         await_fault(health);
@@ -47,9 +57,6 @@ fn await_fault(health: &Health) {
     }
 }
 
-/// A fault, and this rank's collective that it is about.
-type Difference = (Fault, Option<CallRecord>);
-
 /// Waits until all ranks have called it. Returns how their collectives differ, if they do.
 fn compare(
     watch: &Watch,
@@ -58,8 +65,8 @@ fn compare(
     health: &Health,
 ) -> Result<Option<Difference>, BootstrapError> {
     let all = read_all::<CallsMade>(&watch.all_gather(&mine.to_bytes())?)?;
-    if all.iter().all(|theirs| *theirs == mine) {
-        return Ok(None);
+    if all.iter().all(|theirs| are_equal(theirs, &mine)) {
+        return messages::compare(watch, (me, nranks), &all, health);
     }
     // All ranks see the same blocks, so all go on with the next all-gather or none does.
     let latest = match nranks <= NAMED_RANKS_MAX {
@@ -69,20 +76,15 @@ fn compare(
     Ok(difference(me, &all, &latest))
 }
 
-fn read_all<T: Message>(blocks: &[Vec<u8>]) -> Result<Vec<T>, BootstrapError> {
-    let read = |(rank, block): (Rank, &Vec<u8>)| {
-        T::from_bytes(block).map_err(|_| BootstrapError::Protocol {
-            rank,
-            what: "this rank finalizes, and that one does something else with all ranks, such as a split",
-        })
-    };
-    (0..).map(Rank).zip(blocks).map(read).collect()
+/// Whether two ranks have made the same collectives.
+fn are_equal(one: &CallsMade, other: &CallsMade) -> bool {
+    (one.count, one.digest) == (other.count, other.digest)
 }
 
 /// How others' collectives differ from those of rank `me`.
 fn difference(me: Rank, all: &[CallsMade], latest: &[LatestCalls]) -> Option<Difference> {
     let mine = all.get(me.index())?;
-    let mut others = (0..).map(Rank).zip(all).filter(|(_, theirs)| *theirs != mine);
+    let mut others = (0..).map(Rank).zip(all).filter(|(_, theirs)| !are_equal(theirs, mine));
     let (rank, theirs) = others.next()?;
     let more = others.count() as u32;
     let empty = LatestCalls::default();
@@ -107,7 +109,7 @@ fn first_that_differs([ours, theirs]: [u64; 2], our: &LatestCalls, their: &Lates
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Call;
+    use crate::plan::{Call, CallRecord};
     use oxccl_shared::abi::{DataType, Func, RedOp};
 
     fn record(seq: u64, root: u32) -> CallRecord {
@@ -125,6 +127,7 @@ mod tests {
         let calls = roots.iter().map(|roots| CallsMade {
             count: roots.len() as u64,
             digest: roots.iter().fold(1, |digest, root| digest * 31 + root),
+            messages: None,
         });
         (calls.collect(), latest.collect())
     }

@@ -20,8 +20,17 @@ const ADVANCE_EVERY: Duration = Duration::from_micros(100);
 
 /// A communicator in progress: what a build, a split or a finalize that does not block gives.
 ///
-/// The work is done by a thread of its own, whether [`Self::poll`] is called or not. Dropping it aborts the communicator and waits for
-/// the thread, at most 2 s.
+/// The work is done by a thread of its own, whether [`Self::poll`] is called or not.
+///
+/// # Dropping it
+/// aborts what is in progress, as [`Self::abort`] does, and waits for the thread, at most 2 s. The other ranks get an error that says that this
+/// rank aborted ([`BootstrapError::PeerAborted`], or [`Fault::PeerAborted`](crate::Fault::PeerAborted) where they were done before), within moments if
+/// they have called it too, and none is told that this rank died. A build that is dropped before the ranks' root is found is the exception: the
+/// others miss it ([`BootstrapError::MissingRanks`]).
+///
+/// A communicator that another one is made of (by a split, a shrink or a grow) goes on: its operations do not notice. A split or a grow that is
+/// dropped keeps its place: this rank still meets the others for it, on that thread, and nobody waits longer than otherwise. A finalize that is
+/// dropped aborts the communicator itself.
 #[must_use = "dropping it aborts the communicator"]
 pub struct Pending<T> {
     handle: CommHandle,

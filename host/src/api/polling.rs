@@ -60,23 +60,73 @@ impl Polled {
 
 /// Asks the machine from time to time, until the communicator is gone.
 pub(super) fn poll(stalls: &Weak<Stalls>, every: Duration) {
-    let (mut rest, mut due, mut is_sampled) = (every, Instant::now() + every, false);
+    let mut rounds = Rounds::new(Instant::now(), every);
     loop {
-        let began = Instant::now();
+        let (began, rest) = (Instant::now(), rounds.rest);
         std::thread::park_timeout(rest);
         let Some(stalls) = stalls.upgrade() else { return };
         let woke = Instant::now();
-        if is_sampled {
-            stalls.sample(woke, Slept { asked: rest, really: woke - began });
+        rounds.round(&*stalls, woke, Slept { asked: rest, really: woke - began });
+    }
+}
+
+/// What is asked in each round.
+pub(super) trait Asked {
+    /// As [`Stalls::sample`].
+    fn sample(&self, now: Instant, slept: Slept);
+    /// As [`Stalls::poll`].
+    fn poll(&self, now: Instant) -> Option<Duration>;
+    /// As [`Stalls::lasts`].
+    fn lasts(&self, now: Instant) -> bool;
+    /// The time.
+    fn now(&self) -> Instant;
+}
+
+impl Asked for Stalls {
+    fn sample(&self, now: Instant, slept: Slept) {
+        Stalls::sample(self, now, slept);
+    }
+
+    fn poll(&self, now: Instant) -> Option<Duration> {
+        Stalls::poll(self, now)
+    }
+
+    fn lasts(&self, now: Instant) -> bool {
+        Stalls::lasts(self, now)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+/// When what is asked.
+pub(super) struct Rounds {
+    every: Duration,
+    due: Instant,
+    /// Whether an operation lasts, whose kernels are looked at often.
+    is_sampled: bool,
+    /// How long to sleep before the next round.
+    pub rest: Duration,
+}
+
+impl Rounds {
+    pub fn new(now: Instant, every: Duration) -> Rounds {
+        Rounds { every, due: now + every, is_sampled: false, rest: every }
+    }
+
+    pub fn round(&mut self, asked: &impl Asked, woke: Instant, slept: Slept) {
+        if self.is_sampled {
+            asked.sample(woke, slept);
         }
-        if woke >= due {
-            let soon = stalls.poll(woke);
-            due = Instant::now() + soon.map_or(every, |soon| soon.min(every));
+        if woke >= self.due {
+            let soon = asked.poll(woke);
+            self.due = asked.now() + soon.map_or(self.every, |soon| soon.min(self.every));
         }
-        let now = Instant::now();
-        is_sampled = stalls.lasts(now);
-        let left = due.saturating_duration_since(now);
-        rest = if is_sampled { left.min(SAMPLE_EVERY) } else { left };
+        let now = asked.now();
+        self.is_sampled = asked.lasts(now);
+        let left = self.due.saturating_duration_since(now);
+        self.rest = if self.is_sampled { left.min(SAMPLE_EVERY) } else { left };
     }
 }
 

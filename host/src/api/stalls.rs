@@ -82,14 +82,12 @@ impl Stalls {
     /// Operations can run.
     pub fn start(self: &Arc<Stalls>, probe: Arc<dyn Probe>, memory: &MemoryReport) {
         let mut links = vec![None; self.names.places.len()];
-        for peer in &memory.peers {
-            links[peer.rank.index()] = Some(peer.transport);
-        }
-        let polled = probe.is_polled().then(Mutex::default);
-        let is_polled = polled.is_some();
+        memory.peers.iter().for_each(|peer| links[peer.rank.index()] = Some(peer.transport));
+        let is_polled = probe.is_polled();
+        let polled = is_polled.then(Mutex::default);
         // Only the first call counts, and there is one.
-        let (data_links, window) = (self.data_links.clone(), Mutex::default());
-        let looked_at_after = self.warn / 4;
+        let (data_links, window, looked_at_after) =
+            (self.data_links.clone(), Mutex::default(), self.warn / 4);
         let _ = self.running.set(Running { probe, links, polled, data_links, looked_at_after, window });
         if is_polled && self.warn < NEVER {
             self.start_polling();
@@ -396,3 +394,6 @@ impl Names {
         format!("rank {rank}{}", place.unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 //! Never: prints the id unasked: it contains the job's secret.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use super::config::Config;
 use super::error::Error;
 use super::launcher::{LaunchEnv, LaunchError, Pmi};
 use crate::bootstrap::{BootstrapConfig, BootstrapError, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+use crate::os::look_up;
 
 /// Hexadecimal digits. They contain the secret: give them to the job's ranks only.
 impl fmt::Display for UniqueId {
@@ -90,10 +91,9 @@ impl LaunchEnv {
                 .map_err(|error| LaunchError::Alone { why: error.to_string() });
         };
         let unresolved = |why: String| LaunchError::Unresolved { host: meeting.host.clone(), why };
-        let found: Vec<SocketAddr> = (meeting.host.as_str(), meeting.port)
-            .to_socket_addrs()
-            .map_err(|error| unresolved(error.to_string()))?
-            .collect();
+        let patience = Config::from_env().map_or(PMI_TIMEOUT, |config| config.bootstrap.timeout);
+        let found = look_up(&meeting.host, meeting.port, patience);
+        let found = found.map_err(|error| unresolved(error.to_string()))?;
         // All ranks must choose alike, and resolvers differ in their order of families: IPv4 wins everywhere.
         let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
         let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
@@ -115,6 +115,7 @@ impl LaunchEnv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn an_id_survives_being_written_as_text() {

@@ -12,7 +12,7 @@ use oxccl_shared::abi::Rank;
 
 use super::acceptor::Acceptor;
 use super::cancel::Cancel;
-use super::channel::DataStream;
+use super::channel::{Channel, DataStream};
 use super::config::BootstrapConfig;
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, Purpose};
@@ -23,7 +23,7 @@ use super::join::{self, Assigned};
 use super::links::Links;
 use super::reach::Reach;
 use super::rendezvous;
-use super::rendezvous_wire::Introduction;
+use super::rendezvous_wire::{Introduction, Withdrawal};
 use super::ring::Side;
 use super::root_address;
 use super::service::Service;
@@ -85,7 +85,7 @@ impl Bootstrap {
         }
         let mut root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
             if cancel.is_called() {
-                join::leave_unmet(id, rank, nranks, config);
+                join::leave_unmet(id, (rank, nranks), config, Withdrawal::Aborted);
             }
         })?;
         // The root refuses invalid numbers, so that the other ranks learn of it too.
@@ -103,8 +103,11 @@ impl Bootstrap {
                 let acceptor = acceptor.of_neighbours();
                 Ok((Bootstrap::start(shared, acceptor)?, addr))
             });
-        let (this, addr) = started.inspect_err(|_| join::register_and_leave(&mut root, nranks))?;
-        let assigned = join::register(&mut root, id, (rank, nranks), addr, config, cancel)?;
+        let (this, addr) = started.inspect_err(|_| {
+            join::withdraw(&mut root, nranks, Withdrawal::Failed);
+        })?;
+        let assigned = join::register(&mut root, id, (rank, nranks), addr, config, cancel);
+        let assigned = assigned.inspect_err(|error| this.withdraw(&mut root, nranks, error, cancel))?;
         drop(root);
         this.give_up_if_cancelled();
         match this.join_ring(assigned).and_then(|()| this.introduce(addr)) {
@@ -114,6 +117,21 @@ impl Bootstrap {
                 this.shared.lock().ring.give_up(error.clone());
                 Err(error)
             }
+        }
+    }
+
+    /// This rank has waited for the root in vain, and does not join.
+    fn withdraw(&self, root: &mut Channel, nranks: u32, error: &BootstrapError, cancel: &Cancel) {
+        let why = match error {
+            _ if cancel.is_called() => Withdrawal::Aborted,
+            BootstrapError::Timeout { .. } => Withdrawal::Failed,
+            // The root has answered, or is gone.
+            _ => return,
+        };
+        if join::withdraw(root, nranks, why) {
+            // Those that are about to connect to this rank hear it here.
+            let error = if cancel.is_called() { BootstrapError::Aborted } else { error.clone() };
+            self.shared.lock().ring.give_up(error);
         }
     }
 

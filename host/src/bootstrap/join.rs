@@ -18,7 +18,7 @@ use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpo
 use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::rendezvous::LINGER;
-use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
+use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal};
 use super::secret::{Ephemeral, Secret};
 use super::side::far_parent;
 use super::sock::{self, Deadline};
@@ -144,21 +144,34 @@ pub(crate) fn register(
     }
 }
 
-/// A rank that is cancelled before it has found the root tells it, if it can be found at once.
-pub(crate) fn leave_unmet(id: &UniqueId, me: Rank, nranks: u32, config: &BootstrapConfig) {
+/// A rank that has not found the root, and does not join, tells it, if it can be found at once.
+pub(crate) fn leave_unmet(
+    id: &UniqueId,
+    (me, nranks): (Rank, u32),
+    config: &BootstrapConfig,
+    why: Withdrawal,
+) {
     let config = BootstrapConfig { timeout: LEAVING_TAKES, ..config.clone() };
     if let Ok(mut root) = reach_root(id, me, &config, &Cancel::default()) {
-        register_and_leave(&mut root, nranks);
+        withdraw(&mut root, nranks, why);
     }
 }
 
-/// Registers and leaves at once: the root learns that this rank cannot join, so that the others need not wait for it.
-pub(crate) fn register_and_leave(root: &mut Channel, nranks: u32) {
+/// Tells the root that this rank does not join, so that the others do not wait for it, and do not take it for dead. Returns whether that was too
+/// late: all had registered, this one too, and some are about to connect to it.
+pub(crate) fn withdraw(root: &mut Channel, nranks: u32, why: Withdrawal) -> bool {
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let mut message = Vec::new();
     let mine = Register::of_this_process(nranks, nowhere, Duration::MAX);
+    let mine = Register { withdraws: Some(why), ..mine };
     frame::push(&mut message, KIND_REGISTER, &[&mine.to_bytes()]);
-    let _ = root.write_all(&message, &Deadline::after(RETRY_MAX));
+    if root.write_all(&message, &Deadline::after(RETRY_MAX)).is_err() {
+        return false;
+    }
+    // Until the answer comes the connection stays open: its end before the message is read would be a death.
+    let answer = root.read_frame(ROOT_PAYLOAD_MAX, &Deadline::after(LEAVING_TAKES));
+    let reply = answer.ok().and_then(|frame| Reply::from_bytes(&frame.payload).ok());
+    matches!(reply, Some(Reply::Assigned { .. }))
 }
 
 /// Connects to another rank's listener. Its process was alive when its address was published: if nobody listens there any more, or the

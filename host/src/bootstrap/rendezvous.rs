@@ -15,7 +15,7 @@ use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, Claimant, NRANKS_MAX};
 use super::handshake::PROTOCOL_VERSION;
-use super::rendezvous_wire::{Failure, Register, Reply};
+use super::rendezvous_wire::{Failure, Register, Reply, Withdrawal};
 use super::side::far_parent;
 use crate::os::NoDescriptor;
 
@@ -171,6 +171,9 @@ impl Rendezvous {
             return self.answer_late(conn, failure);
         }
         self.entries.insert(rank, entry);
+        if let Some(why) = register.withdraws {
+            return self.withdraw(now, conn, why);
+        }
         if let Phase::Gathering { until } = &mut self.phase {
             *until = (*until).min(now + patience.min(LONGEST));
         }
@@ -214,6 +217,17 @@ impl Rendezvous {
         if let Some(rank) = lost {
             self.entries.remove(&rank);
             self.fail(now, Failure::Lost { rank });
+        }
+    }
+
+    /// A rank that has registered does not join after all. It gets an answer too, by which it knows whether the others come to it.
+    pub fn withdraw(&mut self, now: Instant, conn: ConnId, why: Withdrawal) {
+        if !matches!(self.phase, Phase::Gathering { .. }) {
+            return;
+        }
+        let withdrawn = self.entries.iter().find(|(_, entry)| entry.conn == conn).map(|(rank, _)| *rank);
+        if let Some(rank) = withdrawn {
+            self.fail(now, Failure::Withdrew { rank, why });
         }
     }
 
@@ -364,6 +378,9 @@ impl From<Failure> for BootstrapError {
             }
             Failure::OutOfRange { rank, nranks } => BootstrapError::RankOutOfRange { rank, nranks },
             Failure::Lost { rank } => BootstrapError::PeerLost { rank },
+            Failure::Withdrew { rank, why } => {
+                BootstrapError::PeerAborted { rank, reason: why.reason().to_owned() }
+            }
             Failure::Starved { why } => BootstrapError::NoDescriptor { rank: None, what: ACCEPT_RANKS, why },
         }
     }

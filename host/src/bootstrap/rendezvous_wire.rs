@@ -1,6 +1,6 @@
 //! Layer: host / bootstrap.
 //! Takes: the payloads of frames between a rank and the root.
-//! Gives: [`Register`] and [`Reply`], [`ListenerAddr`] and [`Introduction`].
+//! Gives: [`Register`], [`Withdrawal`] and [`Reply`], [`ListenerAddr`] and [`Introduction`].
 //! Never: decides anything; that is `rendezvous`.
 
 use std::net::SocketAddr;
@@ -35,13 +35,35 @@ pub struct Register {
     pub patience: Duration,
     /// It is a rank 0 that would be the root itself, and found the address in use.
     pub wants_root: bool,
+    /// It does not join after all, though its process lives: the others need not wait for it.
+    pub withdraws: Option<Withdrawal>,
+}
+
+/// Why a rank that lives does not join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Withdrawal {
+    /// Its program aborted it, or dropped what it waited with.
+    Aborted,
+    /// Something failed there.
+    Failed,
+}
+
+impl Withdrawal {
+    /// For the errors of the others.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Withdrawal::Aborted => "its program aborted or dropped it before all ranks had come",
+            Withdrawal::Failed => "it could not join, and its own error says why",
+        }
+    }
 }
 
 impl Register {
     /// The registration of this process.
     pub fn of_this_process(nranks: u32, listener: SocketAddr, patience: Duration) -> Register {
         let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get() as u32);
-        Register { nranks, listener, process: std::process::id(), parent, patience, wants_root: false }
+        let process = std::process::id();
+        Register { nranks, listener, process, parent, patience, wants_root: false, withdraws: None }
     }
 }
 
@@ -152,10 +174,17 @@ pub enum Failure {
         /// The rank.
         rank: Rank,
     },
+    /// A rank does not join, and lives.
+    Withdrew {
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        why: Withdrawal,
+    },
 }
 
 impl Message for Register {
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -174,7 +203,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 4;
+    const VERSION: u8 = 5;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -210,6 +239,8 @@ mod tests {
             Reply::Failed(Failure::Version { rank: Rank(u32::MAX), addr, theirs: u16::MAX, ours: u16::MAX }),
             Reply::Failed(Failure::OutOfRange { rank, nranks: 7 }),
             Reply::Failed(Failure::Lost { rank }),
+            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Aborted }),
+            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Failed }),
             Reply::Leaving,
             Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit: 1024 } }),
             Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
@@ -221,7 +252,10 @@ mod tests {
             assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
         let register = Register::of_this_process(4, v4, Duration::MAX);
-        assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
+        for withdraws in [None, Some(Withdrawal::Aborted), Some(Withdrawal::Failed)] {
+            let register = Register { withdraws, ..register };
+            assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
+        }
     }
 
     proptest! {

@@ -320,6 +320,11 @@ impl Ring {
         self.broken.clone()
     }
 
+    /// Whether this rank's program ended its join.
+    pub fn is_cancelled(&self) -> bool {
+        self.broken == Some(BootstrapError::Aborted)
+    }
+
     /// Gives up: the other ranks learn the reason, and no all-gather completes any more.
     ///
     /// If the reason is an unreachable rank, the others may have no connection to that rank either whose end would
@@ -380,10 +385,12 @@ impl Ring {
     /// events from this side of the gap, which possibly no other rank can forward to the other side.
     pub fn owes_an_event(&self) -> bool {
         let is_left = |rank: usize| rank != self.me.index() && !self.gone[rank];
+        // One that has given up while it joined comes no more.
         let comes = |branch: &Branch| {
             matches!(branch.side, Side::Prev | Side::Left | Side::Right)
                 && self.links[branch.side as usize].phase == LinkPhase::Waiting
                 && is_left(branch.rank.index())
+                && !self.aborted[branch.rank.index()]
         };
         let predecessor = Branch { rank: self.around(self.nranks.saturating_sub(1)), side: Side::Prev };
         let comers = branches(self.me, self.nranks).into_iter().chain([predecessor]);
@@ -495,6 +502,19 @@ impl Ring {
         self.learn_end(MeetingEnd::Missed { missing, meeting }, None);
     }
 
+    /// This rank leaves a meeting of survivors before its end: the others do not wait for it.
+    pub fn withdraw(&mut self, meeting: u64) {
+        self.learn_end(MeetingEnd::Withdrew { rank: self.me, meeting }, None);
+    }
+
+    /// The rank that has left a meeting before its end.
+    pub fn withdrew(&self, meeting: u64) -> Option<Rank> {
+        self.meetings.iter().find_map(|end| match end {
+            MeetingEnd::Withdrew { rank, meeting: of } if *of == meeting => Some(*rank),
+            _ => None,
+        })
+    }
+
     /// Whether a rank has finished a meeting.
     pub fn has_finished(&self, rank: Rank, meeting: u64) -> bool {
         self.meetings.contains(&MeetingEnd::Finished { rank, meeting })
@@ -512,7 +532,7 @@ impl Ring {
         let end = MeetingEnd::from_bytes(payload).map_err(|_| "an end of a meeting that cannot be read")?;
         let exists = |rank: &Rank| rank.0 < self.nranks;
         let is_known = match &end {
-            MeetingEnd::Finished { rank, .. } => exists(rank),
+            MeetingEnd::Finished { rank, .. } | MeetingEnd::Withdrew { rank, .. } => exists(rank),
             MeetingEnd::Missed { missing, .. } => missing.named().iter().all(exists),
         };
         if !is_known {
@@ -525,6 +545,7 @@ impl Ring {
     fn learn_end(&mut self, end: MeetingEnd, from: Option<Side>) {
         let is_known = match end {
             MeetingEnd::Finished { rank, meeting } => self.has_finished(rank, meeting),
+            MeetingEnd::Withdrew { meeting, .. } => self.withdrew(meeting).is_some(),
             MeetingEnd::Missed { meeting, .. } => self.missed(meeting).is_some(),
         };
         if !self.leaving && !is_known {

@@ -100,6 +100,13 @@ pub enum MeetingEnd {
         /// The meeting's tag.
         meeting: u64,
     },
+    /// A rank has left it before its end, and lives: its program aborted or dropped what it waited with.
+    Withdrew {
+        /// The rank.
+        rank: Rank,
+        /// The meeting's tag.
+        meeting: u64,
+    },
     /// These ranks did not come in time, so it has failed for all.
     Missed {
         /// The ranks, by their numbers in the communicator whose ranks met.
@@ -110,7 +117,7 @@ pub enum MeetingEnd {
 }
 
 impl Message for MeetingEnd {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const BYTES_MAX: usize = 72;
 }
 

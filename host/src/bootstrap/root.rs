@@ -334,8 +334,13 @@ fn read(conn: &mut Conn, id: ConnId, now: Instant, rendezvous: &mut Rendezvous) 
     loop {
         match conn.decoder.feed(&mut bytes) {
             Ok(None) => return true,
-            Ok(Some(frame)) if frame.kind == KIND_REGISTER && conn.phase != ConnPhase::Registered => {
+            Ok(Some(frame)) if frame.kind == KIND_REGISTER => {
                 let Ok(register) = Register::from_bytes(&frame.payload) else { return false };
+                if conn.phase == ConnPhase::Registered {
+                    let Some(why) = register.withdraws else { return false };
+                    rendezvous.withdraw(now, id, why);
+                    return true;
+                }
                 if register.wants_root && register.process == std::process::id() {
                     // This process has ended the communicator that this root is for, and makes another.
                     return false;

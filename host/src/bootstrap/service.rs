@@ -2,7 +2,7 @@
 //! Takes: a rank's listener and, once they are there, its ring connections.
 //! Gives: the one thread of a communicator that does all waiting for its bootstrap sockets.
 //! Never: spins (it sleeps in poll(2) until something happens), calls the owner back with the lock held, or outlives
-//! the owner's close by more than [`CLOSE_MAX`].
+//! the owner's close by more than [`CLOSE_MAX`], or [`ABORTED_CLOSE_MAX`].
 
 use std::io::ErrorKind;
 use std::panic::AssertUnwindSafe;
@@ -23,6 +23,9 @@ use super::state::{Shared, State, Stop};
 
 /// Time limit for the goodbye: to write it, and for the neighbours to answer by closing.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(500);
+/// The same of a rank whose program aborted it while it joined: those that come to connect hear it from nobody else, and would take the refusal
+/// for its death.
+const ABORTED_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Most authenticated connections that wait for the owner to accept them.
 const PARKED_MAX: usize = 4096;
 const READ_BYTES: usize = 64 << 10;
@@ -121,7 +124,9 @@ impl Service {
             Stop::Die => return false,
             Stop::Leave => {
                 if self.leave_until.is_none() {
-                    self.leave_until = Some(Instant::now() + CLOSE_MAX);
+                    let is_awaited = state.ring.is_cancelled() && state.ring.owes_an_event();
+                    let within = if is_awaited { ABORTED_CLOSE_MAX } else { CLOSE_MAX };
+                    self.leave_until = Some(Instant::now() + within);
                     state.ring.leave();
                 }
             }

@@ -15,7 +15,7 @@ use super::error::{BootstrapError, RankList};
 use super::handshake::Purpose;
 use super::id::{RootKind, UniqueId};
 use super::join;
-use super::rendezvous_wire::ListenerAddr;
+use super::rendezvous_wire::{ListenerAddr, Withdrawal};
 use super::sock::Deadline;
 use super::state::{Meeting, State};
 use crate::wire::{Message, digest};
@@ -67,7 +67,8 @@ impl Bootstrap {
     /// the members call it, with the same list and the same `number`, a pair never used before. `cancel` ends the join of the child.
     ///
     /// # Errors
-    /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. [`BootstrapError::PeerWentOn`]: a
+    /// [`BootstrapError::PeerLost`], [`BootstrapError::PeerLeft`]: a member is gone, or goes meanwhile. [`BootstrapError::PeerAborted`]: a member
+    /// has cancelled it, and lives. [`BootstrapError::PeerWentOn`]: a
     /// member has finished a meeting that failed on this rank, and does not come. [`BootstrapError::MissingRanks`], by their numbers here: members
     /// have not come in time, and all others get the same error. Those of joining.
     pub fn split_among(
@@ -99,10 +100,13 @@ impl Bootstrap {
             self.say_who_is_missing(members, tag, error);
         }
         let mut state = self.shared.lock();
+        if child.is_err() && cancel.is_called() {
+            state.ring.withdraw(tag);
+        }
         state.meeting = None;
         // A rank that was told twice where to meet has not read the second message.
         state.parked.retain(|parked| (parked.hello.purpose, parked.hello.tag) != (Purpose::Message, tag));
-        child.map_err(|error| {
+        let child = child.map_err(|error| {
             match (state.ring.missed(tag), state.why_gone(members), state.who_went_on(members)) {
                 _ if cancel.is_called() => BootstrapError::Aborted,
                 // All get this one, even if some have ended for it meanwhile.
@@ -110,10 +114,16 @@ impl Bootstrap {
                     BootstrapError::MissingRanks { ranks, nranks: self.nranks(), waited: since.elapsed() }
                 }
                 (None, Some(gone), _) => gone,
+                _ if let Some(rank) = state.ring.withdrew(tag) => {
+                    BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason().to_owned() }
+                }
                 (None, None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
                 _ => error,
             }
-        })
+        });
+        drop(state);
+        self.shared.wake();
+        child
     }
 
     /// If the meeting has failed for lack of members whose processes live, all learn it before this rank returns, and perhaps ends: nobody
@@ -123,7 +133,8 @@ impl Bootstrap {
         if is_told(error) {
             // Who aborted the child has told the parent why, or does soon.
             let knows = |state: &mut State| {
-                (state.ring.missed(tag).is_some() || state.why_gone(members).is_some()).then_some(())
+                let has_ended = state.ring.missed(tag).is_some() || state.ring.withdrew(tag).is_some();
+                (has_ended || state.why_gone(members).is_some()).then_some(())
             };
             let _ = self.shared.wait_for(&Deadline::after(REASONS_TAKE).outlasting_abort(), knows);
         }
@@ -188,7 +199,7 @@ impl Bootstrap {
         let is_timeout = |error: &BootstrapError| matches!(error, BootstrapError::Timeout { .. });
         let failed = told.filter_map(Result::err).filter(|error| !is_timeout(error)).reduce(|first, _| first);
         if let Some(error) = failed {
-            join::leave_unmet(&id, Rank(place), nranks, config);
+            join::leave_unmet(&id, (Rank(place), nranks), config, Withdrawal::Failed);
             return Err(error);
         }
         let connect = || Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);

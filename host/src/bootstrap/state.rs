@@ -200,7 +200,7 @@ impl State {
         if is_alone {
             meeting.ends_at.get_or_insert(now + MAY_COME_BACK);
         }
-        let is_missed = self.ring.missed(meeting.tag).is_some();
+        let is_missed = self.ring.missed(meeting.tag).is_some() || self.ring.withdrew(meeting.tag).is_some();
         let is_hopeless = has_lost || is_missed || meeting.ends_at.is_some_and(|at| now >= at);
         if is_hopeless {
             meeting.cancel.cancel();

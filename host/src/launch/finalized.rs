@@ -29,12 +29,14 @@ pub struct LastPart {
     pub sent: u64,
     /// Slots that it received from the other rank.
     pub received: u64,
+    /// Its messages to the other rank and from it, unless graphs may have made more than it called.
+    pub messages: Option<[u64; 2]>,
 }
 
 impl LastPart {
     /// Of which only the collectives are known.
     pub fn of_all(collectives: u64) -> LastPart {
-        LastPart { collectives, sent: u64::MAX, received: u64::MAX }
+        LastPart { collectives, sent: u64::MAX, received: u64::MAX, messages: None }
     }
 }
 
@@ -58,7 +60,7 @@ impl Finished {
         during: Option<CallRecord>,
         ours: Option<Counted>,
     ) -> bool {
-        let LastPart { collectives, sent, received } = self.part;
+        let LastPart { collectives, sent, received, .. } = self.part;
         let collective = during.filter(|record| !record.call.func.is_message());
         let was_not_called = collective.is_some_and(|record| record.seq >= collectives);
         let has_had_all = |ours: Counted| match awaited {
@@ -67,12 +69,22 @@ impl Finished {
         };
         self.is_near || was_not_called || ours.is_some_and(has_had_all)
     }
+
+    /// Whether it has finalized without its half of a message, before which this rank called so many to it (`is_send`) or from it.
+    pub fn lacks_message(&self, is_send: bool, nth: u64) -> bool {
+        self.part.messages.is_some_and(|[to_us, from_us]| nth >= if is_send { from_us } else { to_us })
+    }
 }
+
+/// This rank has finalized.
+const COUNTED: u32 = 1;
+/// The same, and graphs may have made messages that nobody counts.
+const REPLAYED: u32 = 2;
 
 /// Who has finalized, by what is known here.
 #[derive(Default)]
 pub struct Finalized {
-    /// Nonzero once this rank has. Writer: who finalizes.
+    /// Nonzero once this rank has: [`COUNTED`] or [`REPLAYED`]. Writer: who finalizes.
     here: Word<u32, Sys>,
     /// Nonzero once another has said so. Writer: the monitor.
     elsewhere: Word<u32, Sys>,
@@ -82,10 +94,16 @@ pub struct Finalized {
 }
 
 impl Finalized {
-    /// This rank has done all its part.
-    pub fn begin(&self) {
+    /// This rank has done all its part. `replays` says whether graphs may have made more messages than it called.
+    pub fn begin(&self, replays: bool) {
         // RELEASE pairs with ACQUIRE in `has_begun`: the monitor then reads this rank's counters, which are complete.
-        self.here.store_release(1);
+        self.here.store_release(if replays { REPLAYED } else { COUNTED });
+    }
+
+    /// Whether its messages are those that it has called.
+    pub fn has_counted_messages(&self) -> bool {
+        // ACQUIRE pairs with RELEASE in `begin`.
+        self.here.load_acquire() == COUNTED
     }
 
     /// Whether this rank has done all its part.
@@ -148,8 +166,8 @@ mod tests {
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
 
-    const FAR: Finished =
-        Finished { part: LastPart { collectives: 3, sent: 10, received: 20 }, is_near: false };
+    const FAR: Finished = Finished { part: LastPart { messages: Some([4, 6]), ..PART }, is_near: false };
+    const PART: LastPart = LastPart { collectives: 3, sent: 10, received: 20, messages: None };
 
     fn record(func: Func, seq: u64) -> Option<CallRecord> {
         let call = Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(1), count: 8 };
@@ -179,6 +197,17 @@ mod tests {
     }
 
     #[test]
+    fn messages_that_it_did_not_call_do_not_come() {
+        let lacks = |is_send, nth| FAR.lacks_message(is_send, nth);
+        assert_eq!(
+            [lacks(false, 3), lacks(false, 4), lacks(true, 5), lacks(true, 6)],
+            [false, true, false, true]
+        );
+        let unknown = Finished { part: PART, ..FAR };
+        assert!(!unknown.lacks_message(true, 99), "graphs may have made more");
+    }
+
+    #[test]
     fn in_shared_memory_nothing_is_on_its_way() {
         let near = Finished { is_near: true, ..FAR };
         assert!(near.leaves_waiting(Awaited::Data, record(Func::Recv, 0), counted(0, 9)));
@@ -202,7 +231,9 @@ mod tests {
         assert!(finalized.of(Rank(1)).is_some_and(|finished| !finished.is_near));
         assert!(finalized.of(Rank(2)).is_none());
         assert_eq!((finalized.without(2), finalized.without(3)), (None, Some((Rank(1), 3))));
-        finalized.begin();
-        assert!(finalized.has_begun());
+        finalized.begin(true);
+        assert!(finalized.has_begun() && !finalized.has_counted_messages());
+        finalized.begin(false);
+        assert!(finalized.has_counted_messages());
     }
 }

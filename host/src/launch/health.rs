@@ -57,6 +57,21 @@ pub enum Fault {
         /// Its first collective that differs, if it made that and it is known.
         theirs: Option<CallRecord>,
     },
+    /// Ranks finalized, and a message was never received, or never sent.
+    MessagesDiffer {
+        /// The other rank of the two; of a rank that is neither, the receiver.
+        rank: Rank,
+        /// Who sent.
+        sender: Rank,
+        /// To whom.
+        receiver: Rank,
+        /// The sender's sends to the receiver.
+        sent: u64,
+        /// The receiver's receives from the sender.
+        received: u64,
+        /// How many other pairs differ.
+        more: u32,
+    },
     /// A peer made no progress before the timeout.
     Timeout {
         /// The peer.
@@ -104,6 +119,7 @@ impl Fault {
             | Fault::PeerFinalized { rank, .. }
             | Fault::FinalizedEarly { rank }
             | Fault::CallsDiffer { rank, .. }
+            | Fault::MessagesDiffer { rank, .. }
             | Fault::Timeout { rank, .. }
             | Fault::Mismatch { rank, .. }
             | Fault::Placement { rank } => Some(rank),
@@ -147,6 +163,9 @@ impl fmt::Display for Outstanding {
             Fault::FinalizedEarly { rank } => return self.write_finalized_early(f, rank),
             Fault::CallsDiffer { rank, more, theirs } => {
                 return self.write_difference(f, (rank, more), theirs);
+            }
+            Fault::MessagesDiffer { sender, receiver, sent, received, more, .. } => {
+                return self.write_messages(f, (sender, receiver), [sent, received], more);
             }
             Fault::Timeout { rank, waited } => write!(
                 f,
@@ -203,6 +222,30 @@ impl Outstanding {
             (None, Some(theirs)) => write!(f, "this rank did not call {theirs} of rank {rank}"),
             (None, None) => write!(f, "the first that differs is long ago"),
         }
+    }
+
+    fn write_messages(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        (sender, receiver): (Rank, Rank),
+        [sent, received]: [u64; 2],
+        more: u32,
+    ) -> fmt::Result {
+        let sends = if sent == 1 { "1 send".to_owned() } else { format!("{sent} sends") };
+        let receives = if received == 1 { "1 receive".to_owned() } else { format!("{received} receives") };
+        write!(
+            f,
+            "at finalize, rank {sender} had made {sends} to rank {receiver}, and that one {receives} from it"
+        )?;
+        if let Some(first) = &self.during {
+            write!(f, "; the first without the other half is rank {sender}'s {first}")?;
+        }
+        match more {
+            0 => {}
+            1 => write!(f, "; so do 1 more pair of ranks differ")?,
+            _ => write!(f, "; so do {more} more pairs of ranks differ")?,
+        }
+        f.write_str(": every send needs its receive")
     }
 
     /// In the words of which other ranks are told: what is outstanding is so at this one.
@@ -334,7 +377,8 @@ impl Health {
     /// What this rank has done by now, all ranks and this one.
     pub fn part_with(&self, peer: Rank) -> LastPart {
         let [sent, received] = self.traffic.get(peer.index()).map_or([0; 2], |traffic| traffic.read().slots);
-        LastPart { collectives: self.collectives(), sent, received }
+        let messages = self.finalized.has_counted_messages().then(|| self.recorder.messages_with(peer));
+        LastPart { collectives: self.collectives(), sent, received, messages }
     }
 
     /// The collectives that this rank has begun.

@@ -85,6 +85,11 @@ pub trait Machine: Sized + Send + 'static {
         self.check()
     }
 
+    /// Whether calls may be made more often than they were called, by graphs.
+    fn replays_calls(&self) -> bool {
+        false
+    }
+
     /// What becomes of the communicator by this error.
     fn stopped_by(&self, error: RunError) -> RunError {
         error

@@ -35,7 +35,7 @@ mod notice;
 
 pub(crate) use blame::Circle;
 pub use call::RawCall;
-pub use calls_made::{CallsMade, LatestCalls};
+pub use calls_made::{CallsMade, LatestCalls, MessageSums, MessagesMade, NamedCall, SEARCHED_RANKS_MAX};
 pub use cell::{Behind, BehindError, EngineCell, Occupied, StartError};
 pub use channel::Channel;
 pub use coll_links::CollLinks;

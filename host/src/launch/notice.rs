@@ -51,7 +51,7 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 5;
+    const VERSION: u8 = 6;
     const BYTES_MAX: usize = 312;
 }
 
@@ -84,7 +84,11 @@ mod tests {
             Notice::Said(u64::MAX, longest_standing()),
             Notice::StandsIn(u64::MAX),
             Notice::Leaves(u64::MAX),
-            Notice::Finalized { to: Rank(3), part: LastPart { collectives: 9, sent: u64::MAX, received: 0 } },
+            Notice::Finalized { to: Rank(3), part: LastPart::of_all(9) },
+            Notice::Finalized {
+                to: Rank(u32::MAX),
+                part: LastPart { messages: Some([u64::MAX; 2]), ..LastPart::of_all(u64::MAX) },
+            },
             Notice::Missed { rank: Rank(3), collectives: 9, during: Some(CallRecord { seq: 9, call }) },
             Notice::Missed { rank: Rank(u32::MAX), collectives: u64::MAX, during: None },
         ] {

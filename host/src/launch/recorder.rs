@@ -202,14 +202,39 @@ impl Recorder {
 
     /// The call of this index, if it is still kept. Where it is a message, of a group with others: the latest of these to or from `peer`.
     pub(crate) fn call_with(&self, index: u64, peer: Rank, is_send: bool) -> Option<CallRecord> {
+        let last = self.read(index, &self.ticks.scale())?;
+        Some(self.message_with(index, peer, is_send).unwrap_or(last).record)
+    }
+
+    /// The message to or from `peer` in the group of the call of this index; the latest, if there are several.
+    pub(crate) fn message_with(&self, index: u64, peer: Rank, is_send: bool) -> Option<Recorded> {
         let scale = self.ticks.scale();
-        let read = |index| self.read(index, &scale).map(|found| found.record);
-        let last = read(index)?;
         let own = if is_send { Func::Send } else { Func::Recv };
         let before = index.saturating_sub(GROUP_LOOK) + 1..=index;
-        let group = before.rev().map_while(read).take_while(|record| record.call.func.is_message());
-        let found = { group }.find(|record| record.call.func == own && record.call.root == peer);
-        Some(found.unwrap_or(last))
+        let group = before.rev().map_while(|index| self.read(index, &scale));
+        let mut group = group.take_while(|found| found.record.call.func.is_message());
+        group.find(|found| found.record.call.func == own && found.record.call.root == peer)
+    }
+
+    /// Messages sent and received so far, of each peer with which there were any.
+    pub fn messages(&self) -> impl Iterator<Item = (Rank, [u64; 2])> {
+        let read = |counters: &[Word<u64, Sys>; 2]| counters.each_ref().map(Word::load_relaxed);
+        let all = (0..).map(Rank).zip(self.messages.iter().map(read));
+        all.filter(|(_, counts)| *counts != [0; 2])
+    }
+
+    /// Messages sent to a peer and received from it so far.
+    pub fn messages_with(&self, peer: Rank) -> [u64; 2] {
+        self.messages.get(peer.index()).map_or([0; 2], |counters| counters.each_ref().map(Word::load_relaxed))
+    }
+
+    /// The send to a peer, or the receive from it, before which there were so many, if it is still kept.
+    pub fn message(&self, peer: Rank, func: Func, nth: u64) -> Option<CallRecord> {
+        let is_it = |found: &Recorded| {
+            let call = found.record.call;
+            (call.func, call.root, found.nth) == (func, peer, nth)
+        };
+        self.latest(RECORDS).into_iter().find(is_it).map(|found| found.record)
     }
 
     fn read(&self, index: u64, scale: &Scale) -> Option<Recorded> {
@@ -297,6 +322,10 @@ mod tests {
         }
         let nth: Vec<u64> = recorder.latest(9).iter().map(|found| found.nth).collect();
         assert_eq!(nth, [0, 0, 0, 0, 1]);
+        let counts: Vec<_> = recorder.messages().collect();
+        assert_eq!(counts, [(Rank(0), [2, 1]), (Rank(1), [1, 0])]);
+        let found = |nth| recorder.message(Rank(0), Func::Send, nth).map(|record| record.call.func);
+        assert_eq!((found(1), found(2)), (Some(Func::Send), None));
     }
 
     /// A kernel that carries a group of messages says for whom it waits; which message that is follows.

@@ -481,7 +481,7 @@ mod tests {
     /// Whatever the timeout, which was all that ended it.
     #[test]
     fn a_wait_for_a_rank_that_has_finalized_ends_unless_its_data_is_on_its_way() {
-        let part = LastPart { collectives: 7, sent: 1, received: 0 };
+        let part = LastPart { collectives: 7, sent: 1, received: 0, messages: None };
         for (sent, ends) in [(1, false), (0, true)] {
             let (context, mut polls) = (context(Duration::from_secs(60)), 0);
             let part = LastPart { sent, ..part };

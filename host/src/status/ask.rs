@@ -6,12 +6,12 @@ use super::name::{Peer, all, may_ask, peer};
 use super::question::Question;
 use super::report::{ProcessReport, REPORT_FORMAT};
 use super::server::would_block;
-use crate::os::connect_any;
+use crate::os::{connect_any, look_up_at};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr as SocketAddress, ToSocketAddrs};
+use std::net::SocketAddr as SocketAddress;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,11 +157,14 @@ impl Remote {
         Remote { address: address.to_owned() }
     }
 
-    fn resolve(&self) -> Result<Vec<SocketAddress>, AskError> {
-        let wrong = |why: String| AskError::Address { address: self.address.clone(), why };
-        let found: Vec<_> =
-            self.address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
-        if found.is_empty() { Err(wrong("the name has no address".to_owned())) } else { Ok(found) }
+    fn resolve(&self, patience: Duration) -> Result<Vec<SocketAddress>, AskError> {
+        look_up_at(&self.address, patience).map_err(|error| {
+            let (address, why) = (self.address.clone(), error.to_string());
+            match error.kind() {
+                io::ErrorKind::TimedOut => AskError::Unreachable { address, why },
+                _ => AskError::Address { address, why },
+            }
+        })
     }
 
     /// As [`Process::status`], of one of the processes that share the port.
@@ -182,7 +185,7 @@ impl Remote {
             };
             AskError::Unreachable { address: address.clone(), why }
         };
-        let mut stream = connect_any(self.resolve()?.as_slice(), patience).map_err(io)?;
+        let mut stream = connect_any(&self.resolve(patience)?, patience).map_err(io)?;
         stream.set_write_timeout(Some(patience)).map_err(io)?;
         let until = Instant::now() + others + patience;
         let question = Question::Status { recent_max, timeout: others };

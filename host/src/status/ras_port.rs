@@ -1,11 +1,15 @@
 //! NCCL's RAS port, which the processes of a user on a host share: the kernel gives each connection to one of them.
 
+use crate::os::look_up_at;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen as start, socket_with, sockopt};
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
+/// How long the name may take to be looked up, by the thread that answers everybody.
+const LOOK_UP_TAKES: Duration = Duration::from_secs(2);
 
 /// Listens there, beside other processes of this user.
 ///
@@ -13,7 +17,8 @@ const BACKLOG: i32 = 64;
 /// The address is none, or another user has the port.
 pub(super) fn listen(address: &str) -> io::Result<TcpListener> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
-    let address = address.to_socket_addrs()?.min_by_key(SocketAddr::is_ipv6).ok_or_else(unusable)?;
+    let found = look_up_at(address, LOOK_UP_TAKES)?;
+    let address = found.into_iter().min_by_key(SocketAddr::is_ipv6).ok_or_else(unusable)?;
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;

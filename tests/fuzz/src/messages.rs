@@ -4,7 +4,7 @@ use crate::input::Input;
 use oxccl::bootstrap::rendezvous_wire::{ListenerAddr, ROOT_PAYLOAD_MAX, Register, Reply};
 use oxccl::bootstrap::ring_wire::{BlockHead, MembershipEvent, Note, PartHead};
 use oxccl::connect::Values;
-use oxccl::launch::{CallsMade, LatestCalls, Notice};
+use oxccl::launch::{CallsMade, LatestCalls, MessagesMade, NamedCall, Notice};
 use oxccl::topology::agree;
 use oxccl::topology::detect::Found;
 use oxccl::transport::PeerInfo;
@@ -39,6 +39,7 @@ pub fn messages(data: &[u8]) {
         // What ranks say when they finalize.
         10 => {
             let _ = (read::<CallsMade>(input.0), read::<LatestCalls>(input.0));
+            let _ = (read::<MessagesMade>(input.0), read::<NamedCall>(input.0));
         }
         // What a rank says of its host's channels.
         _ => drop(agree(&[input.0.to_vec()], &[0])),

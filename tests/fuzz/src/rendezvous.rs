@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use oxccl::bootstrap::rendezvous::{ConnId, Jobs, Rendezvous};
-use oxccl::bootstrap::rendezvous_wire::Register;
+use oxccl::bootstrap::rendezvous_wire::{Register, Withdrawal};
 use oxccl_shared::abi::Rank;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ pub fn rendezvous(data: &[u8]) {
     let (mut owed, mut answered) = (BTreeSet::new(), BTreeSet::new());
     let mut next_conn = 0;
     while !input.is_empty() {
-        match input.u8() % 4 {
+        match input.u8() % 5 {
             0 | 1 => {
                 let (rank, nranks) = (Rank(u32::from(input.u8() % 16)), u32::from(input.u8() % 16));
                 let conn = ConnId(next_conn);
@@ -29,8 +29,9 @@ pub fn rendezvous(data: &[u8]) {
                     31 => Duration::MAX,
                     seconds => Duration::from_secs(seconds.into()),
                 };
+                let (listener, withdraws) = (addr(rank), None);
                 let register =
-                    Register { nranks, listener: addr(rank), process, parent, patience, wants_root };
+                    Register { nranks, listener, process, parent, patience, wants_root, withdraws };
                 root.register(now, conn, rank, addr(rank), register);
                 if !before && root.deadline().is_some() {
                     owed.insert(conn);
@@ -41,6 +42,7 @@ pub fn rendezvous(data: &[u8]) {
                 root.lost(now, conn);
                 owed.remove(&conn);
             }
+            4 => root.withdraw(now, ConnId(u64::from(input.u8())), Withdrawal::Aborted),
             _ => {
                 now += Duration::from_millis(100 * u64::from(input.u8()));
                 root.tick(now);

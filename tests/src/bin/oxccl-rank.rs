@@ -110,6 +110,13 @@ impl Program {
             "idle" => self.idle(),
             // Goes on with the ranks that live, in place of the communicator that failed.
             "shrink" => self.shrink(),
+            // The same without these ranks, whether they live or not: `RANK,RANK...`.
+            "shrink-without" => self.shrink_without(arg),
+            // Begins to join, `split`, `shrink` or `grow` with all ranks, and drops what it began after so many microseconds: `WHAT:MICROSECONDS`.
+            "begin" => self.begin(arg),
+            // The same to the end.
+            "all-split" => Ok(self.communicator()?.split(Some(0), 0).map(drop)?),
+            "all-shrink" => Ok(self.communicator()?.start_shrink(&[])?.wait().map(drop)?),
             // Goes on with as many new ranks as it takes to be so many; rank 0 prints their id.
             "grow" => self.grow(arg.parse()?),
             // Aborts from another thread in so many milliseconds.
@@ -244,6 +251,43 @@ impl Program {
         let child = self.communicator()?.shrink_to_living()?;
         println!("shrunk {} {} {}", child.rank(), child.size(), start.elapsed().as_micros());
         self.parents.extend(self.communicator.replace(child));
+        Ok(())
+    }
+
+    fn shrink_without(&mut self, arg: &str) -> StepResult {
+        let start = Instant::now();
+        let excluded = arg.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
+        let child = self.communicator()?.start_shrink(&excluded)?.wait()?;
+        println!("shrunk {} {} {}", child.rank(), child.size(), start.elapsed().as_micros());
+        self.parents.extend(self.communicator.replace(child));
+        Ok(())
+    }
+
+    fn begin(&self, arg: &str) -> StepResult {
+        let (what, after) = arg.split_once(':').ok_or("WHAT:MICROSECONDS was expected")?;
+        let sleep = Duration::from_micros(after.parse()?);
+        let waits = || std::thread::sleep(sleep);
+        match what {
+            "join" => {
+                let id: UniqueId = self.id.parse().map_err(|error: UniqueIdError| error.to_string())?;
+                let builder = Communicator::builder().unique_id(id).rank(self.rank).ranks(self.nranks);
+                let begun = builder.start()?;
+                waits();
+                drop(begun);
+            }
+            "split" => {
+                let begun = self.communicator()?.start_split(Some(0), 0)?;
+                waits();
+                drop(begun);
+            }
+            "shrink" => {
+                let begun = self.communicator()?.start_shrink(&[])?;
+                waits();
+                drop(begun);
+            }
+            _ => return Err(format!("nobody begins {what}").into()),
+        }
+        println!("dropped what it began");
         Ok(())
     }
 

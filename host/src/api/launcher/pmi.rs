@@ -7,7 +7,7 @@
 
 use super::error::LaunchError;
 use super::pmix::Pmix;
-use crate::os::connect_any;
+use crate::os::{connect_any, look_up_at};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -120,7 +120,12 @@ impl Pmi {
                 let inherited = unsafe { BorrowedFd::borrow_raw(*fd) };
                 rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| lost(&error.into()))?
             }
-            Pmi::Address { port, .. } => connect_any(port, timeout).map_err(|error| lost(&error))?.into(),
+            Pmi::Address { port, .. } => {
+                let found = look_up_at(port, timeout);
+                let left = || deadline.saturating_duration_since(Instant::now());
+                let stream = found.and_then(|addrs| connect_any(&addrs, left()));
+                stream.map_err(|error| lost(&error))?.into()
+            }
             Pmi::Library { .. } => return Err(odd("PMIx has no socket of ours")),
         };
         Ok(Client { stream, deadline, pending: Vec::new() })

@@ -4,10 +4,11 @@ use super::super::acceptor::Acceptor;
 use super::super::channel::Channel;
 use super::super::frame;
 use super::super::handshake::{Handshake, Hello, PROTOCOL_VERSION, Purpose, ROOT};
-use super::super::rendezvous_wire::{KIND_REGISTER, Register};
+use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply};
+use super::super::ring_wire::MembershipEvent;
 use super::super::secret::Ephemeral;
 use super::super::sock::{self, Deadline};
-use super::super::{AuthFailure, RankList};
+use super::super::{AuthFailure, Cancel, RankList};
 use super::*;
 use crate::wire::Message;
 use rustix::event::PollFlags;
@@ -196,6 +197,33 @@ fn a_rank_that_dies_while_registered_is_named() {
     std::thread::sleep(Duration::from_millis(100));
     drop(channel);
     assert_eq!(survivor.join().expect("no panic"), Some(BootstrapError::PeerLost { rank: Rank(1) }));
+}
+
+/// Its predecessor came a second later, found nobody, and said that it had died.
+#[test]
+fn a_rank_that_is_aborted_while_it_joins_tells_those_that_still_come_to_connect() {
+    let id = UniqueId::create_by(&config()).expect("a root on the loopback");
+    let listener = sock::listen([127, 0, 0, 1].into(), 0).expect("a port");
+    let mut registered = register_by_hand(&id, 2, listener.local_addr().expect("an address"));
+    let cancel = Cancel::default();
+    let (its_id, its_cancel) = (id, cancel.clone());
+    let aborted = std::thread::spawn(move || {
+        Bootstrap::connect_unless(&its_id, (Rank(0), 2), &config(), &its_cancel).err()
+    });
+    let deadline = Deadline::after(SOON);
+    let reply = registered.read_frame(ROOT_PAYLOAD_MAX, &deadline).expect("all ranks have come");
+    let Ok(Reply::Assigned { listener: addr, .. }) = Reply::from_bytes(&reply.payload) else {
+        panic!("{reply:?}")
+    };
+    cancel.cancel();
+    std::thread::sleep(Duration::from_secs(1));
+    let hello = Hello { purpose: Purpose::Ring, from: Rank(1), to: Rank(0), tag: 0 };
+    let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
+    let mut channel = Channel::dial(addr, handshake, &deadline).expect("it listens");
+    let said = channel.read_frame(1000, &deadline).expect("it says why");
+    let event = MembershipEvent::from_bytes(&said.payload);
+    assert!(matches!(event, Ok(MembershipEvent::Aborted { rank: Rank(0), .. })), "{event:?}");
+    assert_eq!(aborted.join().expect("no panic"), Some(BootstrapError::Aborted));
 }
 
 /// Its predecessor has connected to it and heard nothing of it yet.

@@ -39,16 +39,16 @@ impl Root {
     /// The same of a rank that waits for so long.
     fn register_for(&mut self, (conn, rank, nranks): (u64, u32, u32), parent: u32, patience: Duration) {
         let listener = addr(rank.wrapping_add(2000));
-        let process = 1000 + conn as u32;
-        let register = Register { nranks, listener, process, parent, patience, wants_root: false };
+        let (process, wants_root, withdraws) = (1000 + conn as u32, false, None);
+        let register = Register { nranks, listener, process, parent, patience, wants_root, withdraws };
         self.rendezvous.register(self.now, ConnId(conn), Rank(rank), addr(1), register);
     }
 
     /// Another rank 0 found the address in use.
     fn claim(&mut self, conn: u64, nranks: u32) {
-        let process = 1000 + conn as u32;
+        let (process, wants_root, withdraws) = (1000 + conn as u32, true, None);
         let (listener, patience) = (addr(1), Duration::MAX);
-        let register = Register { nranks, listener, process, parent: 2, patience, wants_root: true };
+        let register = Register { nranks, listener, process, parent: 2, patience, wants_root, withdraws };
         self.rendezvous.register(self.now, ConnId(conn), Rank(0), addr(1), register);
     }
 
@@ -202,6 +202,7 @@ fn an_id_that_nobody_uses_ends() {
 enum Happening {
     Register { rank: u32, nranks: u32 },
     Lost { conn: u64 },
+    Withdraw { conn: u64 },
     Pass { millis: u64 },
 }
 
@@ -210,6 +211,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         8 => (0u32..5, prop_oneof![9 => Just(4u32), 1 => any::<u32>()])
             .prop_map(|(rank, nranks)| Happening::Register { rank, nranks }),
         1 => (0u64..8).prop_map(|conn| Happening::Lost { conn }),
+        1 => (0u64..8).prop_map(|conn| Happening::Withdraw { conn }),
         1 => (0u64..40_000).prop_map(|millis| Happening::Pass { millis }),
     ]
 }
@@ -239,6 +241,9 @@ proptest! {
                     if !answers.iter().any(|(answered, _)| *answered == conn) {
                         came.retain(|other| *other != conn);
                     }
+                }
+                Happening::Withdraw { conn } => {
+                    root.rendezvous.withdraw(root.now, ConnId(conn), Withdrawal::Aborted);
                 }
                 Happening::Pass { millis } => root.pass(Duration::from_millis(millis)),
             }
@@ -272,6 +277,18 @@ fn a_rank_that_dies_between_its_proof_and_its_registration_is_named_at_once() {
     assert_eq!(root.replies(), [(0, lost)]);
     root.register(1, 2, 3);
     assert_eq!(root.replies(), [(1, lost)]);
+}
+
+/// The others were told that it had died.
+#[test]
+fn a_rank_that_withdraws_is_no_dead_one() {
+    let withdrew = Failure::Withdrew { rank: Rank(1), why: Withdrawal::Aborted };
+    let mut root = Root::new();
+    (0..2).for_each(|rank| root.register(rank, rank as u32, 3));
+    root.rendezvous.withdraw(root.now, ConnId(1), Withdrawal::Aborted);
+    assert_eq!(root.replies(), [(0, Reply::Failed(withdrew)), (1, Reply::Failed(withdrew))]);
+    root.register(2, 2, 3);
+    assert_eq!(root.replies(), [(2, Reply::Failed(withdrew))]);
 }
 
 #[test]

@@ -102,11 +102,20 @@ fn missing(place: &Place, has_graphs: bool, health: &Health) -> Option<Fault> {
     // What it sent to this GPU's memory is there.
     let near = peer.and_then(|rank| Some((rank, finalized.of(rank).filter(|finished| finished.is_near)?)));
     let near = near.map(|(rank, finished)| (rank, finished.part.collectives));
+    let message = || place.waits.filter(|_| !has_graphs).and_then(|at| without_message(at, health));
     let other = || collective(place, has_graphs).and_then(|seq| finalized.without(seq));
-    near.or_else(other).map(|(rank, collectives)| match health.has_left(rank) {
+    near.or_else(message).or_else(other).map(|(rank, collectives)| match health.has_left(rank) {
         true => Fault::PeerLeft { rank },
         false => Fault::PeerFinalized { rank, collectives },
     })
+}
+
+/// The rank for which a kernel of messages waits, with its collectives, if it has finalized without its half of the one to it or from it. Those
+/// that it called before may be on their way over a network.
+fn without_message(at: KernelAt, health: &Health) -> Option<(Rank, u64)> {
+    let finished = health.finalized().of(at.peer)?;
+    let message = health.recorder().message_with(at.launch, at.peer, at.is_credit)?;
+    finished.lacks_message(at.is_credit, message.nth).then_some((at.peer, finished.part.collectives))
 }
 
 #[cfg(test)]
@@ -137,7 +146,7 @@ mod tests {
     }
 
     fn finalize(health: &Health, rank: u32, collectives: u64, is_near: bool) {
-        let part = LastPart { collectives, sent: 0, received: 0 };
+        let part = LastPart { collectives, sent: 0, received: 0, messages: Some([0; 2]) };
         health.finalized().note(Rank(rank), Finished { part, is_near });
     }
 
@@ -175,6 +184,40 @@ mod tests {
             [None; 5],
             "numbers say nothing"
         );
+    }
+
+    /// They waited out the timeout.
+    #[test]
+    fn a_message_over_a_network_that_the_other_did_not_call_does_not_come() {
+        let (health, said) = (Health::new(Rank(0), 4), Said::default());
+        let message = |func| {
+            let call = Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(2), count: 8 };
+            health.recorder().begin(&CallRecord { seq: 0, call })
+        };
+        // Two receives and a send before those in which a kernel waits.
+        let _ = [Func::Recv, Func::Send, Func::Recv].map(message);
+        let found = Some(Fault::PeerFinalized { rank: Rank(2), collectives: 4 });
+        for (func, is_credit, before) in [(Func::Recv, false, [2, 9]), (Func::Send, true, [9, 1])] {
+            let launch = message(func);
+            let at = KernelAt { peer: Rank(2), is_credit, step: 1, block: 0, launch };
+            let kernels = Some(Kernels { waits: Some(at), has_graphs: false });
+            let standing = Standing { kernels, ..standing(func, true) };
+            let finish = |messages| {
+                let part = LastPart { messages, ..LastPart::of_all(4) };
+                health.finalized().note(Rank(2), Finished { part, is_near: false });
+            };
+            finish(Some(before.map(|count| count + 1)));
+            assert_eq!(faults(&standing, false, &health, &said), [None; 5], "on its way");
+            finish(None);
+            assert_eq!(faults(&standing, false, &health, &said), [None; 5], "graphs may have sent it");
+            finish(Some(before));
+            assert_eq!(faults(&standing, false, &health, &said)[3], found);
+            assert_eq!(
+                faults(&standing, true, &health, &said),
+                [None; 5],
+                "launches of graphs have no number"
+            );
+        }
     }
 
     #[test]

@@ -65,6 +65,10 @@ impl Machine for Cuda {
         self.check()
     }
 
+    fn replays_calls(&self) -> bool {
+        self.parts.monitor.has_graphs()
+    }
+
     fn stopped_by(&self, error: RunError) -> RunError {
         self.note_fault(error)
     }

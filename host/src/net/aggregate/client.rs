@@ -10,9 +10,10 @@ use crate::bootstrap::secret::Secret;
 use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head, Windows};
 use crate::net::outcome::Outcome;
 use crate::net::{HANDLE_BYTES, MemoryKinds, Net, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
+use crate::os::look_up_at;
 use crate::wire::fixed::{Malformed, Reader};
 use oxccl_shared::abi::{DataType, RedOp, fnv1a};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,8 +80,8 @@ pub fn open(config: &AggregatorConfig, carriage: Carriage) -> Result<Arc<dyn Col
     let secret = config.secret.clone().map_err(wrong)?;
     let mut addrs = Vec::new();
     for server in &config.servers {
-        let found = server.to_socket_addrs().map_err(|error| wrong(format!("{server}: {error}")))?;
-        let found: Vec<SocketAddr> = found.collect();
+        let found = look_up_at(server, config.connect_timeout);
+        let found = found.map_err(|error| wrong(format!("{server}: {error}")))?;
         let addr = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
         addrs.push(*addr.ok_or_else(|| wrong(format!("{server} has no address")))?);
     }

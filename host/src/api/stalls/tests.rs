@@ -1,0 +1,127 @@
+//! The thread that polls, on a clock that the test moves.
+
+use super::super::polling::{Asked, Rounds};
+use super::*;
+use crate::launch::{Outstanding, Progress};
+use crate::plan::{Call, CallRecord};
+use oxccl_shared::abi::{DataType, Func, RedOp};
+
+const MS: Duration = Duration::from_millis(1);
+/// As of a warn time of 10 s.
+const LOOKED_AT_AFTER: Duration = Duration::from_millis(2500);
+
+/// A GPU whose operations begin and end at these milliseconds, on a clock that the test moves.
+struct Gpu {
+    operations: Vec<[u64; 2]>,
+    at_ms: Mutex<u64>,
+    /// When its kernels' counters were read.
+    samples: Mutex<Vec<u64>>,
+    questions: Mutex<u32>,
+}
+
+impl Gpu {
+    fn at_ms(&self) -> u64 {
+        *self.at_ms.lock().unwrap()
+    }
+}
+
+impl Probe for Gpu {
+    fn check(&self) -> Result<(), Outstanding> {
+        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn progress(&self) -> Progress {
+        Progress::default()
+    }
+
+    fn standing(&self) -> Standing {
+        *self.questions.lock().unwrap() += 1;
+        let counted = |index: usize| {
+            let is_over = |operation: &&[u64; 2]| operation[index] <= self.at_ms();
+            self.operations.iter().filter(is_over).count() as u64
+        };
+        let (begun, done) = (counted(0), counted(1));
+        let (dtype, op) = (DataType::F32, RedOp::Sum);
+        let call = Call { func: Func::AllReduce, dtype, op, root: Rank(0), count: 9 };
+        let during = (done < begun).then_some(CallRecord { seq: done, call });
+        Standing { begun, done, during, ..Standing::default() }
+    }
+
+    fn sample(&self, _: Slept) -> bool {
+        self.samples.lock().unwrap().push(self.at_ms());
+        false
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+}
+
+/// The thread that polls, without the thread.
+struct Polling {
+    running: Running,
+    gpu: Arc<Gpu>,
+    start: Instant,
+}
+
+impl Asked for Polling {
+    fn sample(&self, now: Instant, slept: Slept) {
+        self.running.sample(now - self.start, slept);
+    }
+
+    fn poll(&self, now: Instant) -> Option<Duration> {
+        self.running.poll(now - self.start)
+    }
+
+    fn lasts(&self, now: Instant) -> bool {
+        self.running.lasts(now - self.start)
+    }
+
+    fn now(&self) -> Instant {
+        self.start + MS * self.gpu.at_ms() as u32
+    }
+}
+
+/// A minute of a GPU with these operations: when its counters were read, and how often the driver was asked.
+fn a_minute(operations: &[[u64; 2]]) -> (Vec<u64>, u32) {
+    let gpu = Arc::new(Gpu {
+        operations: operations.to_vec(),
+        at_ms: Mutex::default(),
+        samples: Mutex::default(),
+        questions: Mutex::default(),
+    });
+    let running = Running {
+        probe: gpu.clone(),
+        links: Vec::new(),
+        polled: Some(Mutex::default()),
+        data_links: Arc::default(),
+        looked_at_after: LOOKED_AT_AFTER,
+        window: Mutex::default(),
+    };
+    let polling = Polling { running, gpu: gpu.clone(), start: Instant::now() };
+    let mut rounds = Rounds::new(polling.now(), POLL_EVERY);
+    while gpu.at_ms() < 60_000 {
+        let rest = rounds.rest;
+        *gpu.at_ms.lock().unwrap() += rest.as_millis().max(1) as u64;
+        rounds.round(&polling, polling.now(), Slept { asked: rest, really: rest });
+    }
+    let samples = gpu.samples.lock().unwrap().clone();
+    (samples, *gpu.questions.lock().unwrap())
+}
+
+#[test]
+fn kernels_are_looked_at_only_while_an_operation_lasts() {
+    assert_eq!(a_minute(&[]), (Vec::new(), 60), "in no operation");
+    let short: Vec<[u64; 2]> = (0..29).map(|at| [2000 * at, 2000 * at + 1900]).collect();
+    assert_eq!(a_minute(&short).0, Vec::<u64>::new(), "operations that do not last");
+    let (samples, questions) = a_minute(&[[10_500, 30_500], [50_500, 52_000]]);
+    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    // It is learnt within a second that it has begun, and that it is over.
+    assert!((13_000..=14_500).contains(&first) && (30_500..=31_600).contains(&last), "{first} to {last}");
+    assert!(samples.windows(2).all(|pair| pair[1] - pair[0] == 10), "each 10 ms");
+    assert_eq!(questions, 60, "the driver is asked no more often");
+}
