@@ -99,9 +99,13 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     Some((target.get("name")?.as_str()?.to_owned(), PathBuf::from(path)))
 }
 
+/// Copies a file into a folder, which may be its own: copying a file over itself would empty it.
 fn copy(from: &Path, dir: &Path) -> Result<()> {
-    let name = from.file_name().context("a file without a name")?;
-    fs::copy(from, dir.join(name)).with_context(|| format!("copying {}", from.display()))?;
+    let to = dir.join(from.file_name().context("a file without a name")?);
+    let is_there = to.canonicalize().is_ok_and(|to| from.canonicalize().is_ok_and(|from| from == to));
+    if !is_there {
+        fs::copy(from, &to).with_context(|| format!("copying {}", from.display()))?;
+    }
     Ok(())
 }
 
@@ -132,6 +136,18 @@ mod tests {
         assert_eq!(found("bin", "oxccl", false).as_deref(), Some("oxccl"));
         assert_eq!(found("bin", "oxccl-rank", false), None);
         assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn a_file_that_lies_there_already_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("kernels"), folder.path().join("other"));
+        fs::create_dir(&other).unwrap();
+        fs::write(&file, "PTX").unwrap();
+        copy(&file, &other.join("..")).unwrap();
+        copy(&file, &other).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"PTX");
+        assert_eq!(fs::read(other.join("kernels")).unwrap(), b"PTX");
     }
 
     /// The parts that `run.sh` does by default are all that it knows.
