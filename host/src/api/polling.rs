@@ -1,7 +1,6 @@
 //! Asks the machine of one communicator whose calls go on when they have returned, on a thread of its own: the driver may keep that waiting,
 //! and the monitor thread waits for nobody.
 
-use super::stalls::Stalls;
 use crate::launch::{Slept, Standing};
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -59,45 +58,27 @@ impl Polled {
 }
 
 /// Asks the machine from time to time, until the communicator is gone.
-pub(super) fn poll(stalls: &Weak<Stalls>, every: Duration) {
+pub(super) fn poll(asked: &Weak<impl Asked>, every: Duration) {
     let mut rounds = Rounds::new(Instant::now(), every);
     loop {
         let (began, rest) = (Instant::now(), rounds.rest);
         std::thread::park_timeout(rest);
-        let Some(stalls) = stalls.upgrade() else { return };
+        let Some(asked) = asked.upgrade() else { return };
         let woke = Instant::now();
-        rounds.round(&*stalls, woke, Slept { asked: rest, really: woke - began });
+        rounds.round(&*asked, woke, Slept { asked: rest, really: woke - began });
     }
 }
 
 /// What is asked in each round.
 pub(super) trait Asked {
-    /// As [`Stalls::sample`].
+    /// The call under way has lasted for long: looks at what its kernels wait for.
     fn sample(&self, now: Instant, slept: Slept);
-    /// As [`Stalls::poll`].
+    /// Asks the machine, on the thread that may wait for it. Returns when to ask again, if that is soon.
     fn poll(&self, now: Instant) -> Option<Duration>;
-    /// As [`Stalls::lasts`].
+    /// Whether the call under way lasts.
     fn lasts(&self, now: Instant) -> bool;
     /// The time.
     fn now(&self) -> Instant;
-}
-
-impl Asked for Stalls {
-    fn sample(&self, now: Instant, slept: Slept) {
-        Stalls::sample(self, now, slept);
-    }
-
-    fn poll(&self, now: Instant) -> Option<Duration> {
-        Stalls::poll(self, now)
-    }
-
-    fn lasts(&self, now: Instant) -> bool {
-        Stalls::lasts(self, now)
-    }
-
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
 }
 
 /// When what is asked.

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::memory::MemoryReport;
-use super::polling::{POLL_EVERY, Polled, poll};
+use super::polling::{Asked, POLL_EVERY, Polled, poll};
 use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
@@ -220,21 +220,6 @@ impl Stalls {
         });
     }
 
-    /// Asks the machine, on the thread that may wait for it. Returns when to ask again, if that is soon.
-    pub(super) fn poll(&self, at: Instant) -> Option<Duration> {
-        self.running.get()?.poll(self.now(at))
-    }
-
-    /// Whether the call under way lasts.
-    pub(super) fn lasts(&self, at: Instant) -> bool {
-        self.running.get().is_some_and(|running| running.lasts(self.now(at)))
-    }
-
-    /// The call under way has lasted for long: looks at what its kernels wait for.
-    pub(super) fn sample(&self, at: Instant, slept: Slept) {
-        self.running.get().into_iter().for_each(|running| running.sample(self.now(at), slept));
-    }
-
     fn has_failed(&self) -> bool {
         self.running.get().is_some_and(|running| running.probe.has_failed())
     }
@@ -292,6 +277,24 @@ impl Stalls {
 
     fn lock(&self) -> MutexGuard<'_, Detector> {
         self.detector.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked for Stalls {
+    fn sample(&self, at: Instant, slept: Slept) {
+        self.running.get().into_iter().for_each(|running| running.sample(self.now(at), slept));
+    }
+
+    fn poll(&self, at: Instant) -> Option<Duration> {
+        self.running.get()?.poll(self.now(at))
+    }
+
+    fn lasts(&self, at: Instant) -> bool {
+        self.running.get().is_some_and(|running| running.lasts(self.now(at)))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What an engine runs calls on.
 
 use super::call::RawCall;
-use super::health::{Health, Outstanding};
+use super::fault::Outstanding;
+use super::health::Health;
 use super::messages::Message;
 use super::probe::Probe;
 use crate::bootstrap::Bootstrap;

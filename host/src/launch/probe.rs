@@ -1,6 +1,7 @@
 //! What threads other than a communicator's own may ask of it.
 
-use super::health::{Health, Outstanding};
+use super::fault::Outstanding;
+use super::health::Health;
 use super::stall::Standing;
 use crate::plan::CallRecord;
 use std::time::Duration;

@@ -1,0 +1,290 @@
+//! Why a communicator stopped, in words.
+
+use super::link_error::LinkError;
+use crate::gpu::{CuResult, DeviceId};
+use crate::plan::CallRecord;
+use core::fmt;
+use oxccl_shared::abi::Rank;
+use std::time::Duration;
+
+/// Why a communicator stopped. The first fault is permanent; nothing runs afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// This process called abort.
+    Aborted,
+    /// This process revoked the communicator: its operations are stopped, and other ranks were not told.
+    Revoked,
+    /// A rank called abort.
+    PeerAborted {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank's process or host has died.
+    PeerDied {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank closed its communicator while this one was waiting for it.
+    PeerLeft {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank finalized its communicator without its part in what others wait for.
+    PeerFinalized {
+        /// Which.
+        rank: Rank,
+        /// The collectives that it made.
+        collectives: u64,
+    },
+    /// This rank finalized while another waited for its part.
+    FinalizedEarly {
+        /// Who waited.
+        rank: Rank,
+    },
+    /// Ranks finalized, and had not made the same collectives.
+    CallsDiffer {
+        /// The first that differs from this one.
+        rank: Rank,
+        /// How many others differ.
+        more: u32,
+        /// Its first collective that differs, if it made that and it is known.
+        theirs: Option<CallRecord>,
+    },
+    /// Ranks finalized, and a message was never received, or never sent.
+    MessagesDiffer {
+        /// The other rank of the two; of a rank that is neither, the receiver.
+        rank: Rank,
+        /// Who sent.
+        sender: Rank,
+        /// To whom.
+        receiver: Rank,
+        /// The sender's sends to the receiver.
+        sent: u64,
+        /// The receiver's receives from the sender.
+        received: u64,
+        /// How many other pairs differ.
+        more: u32,
+    },
+    /// A peer made no progress before the timeout.
+    Timeout {
+        /// The peer.
+        rank: Rank,
+        /// The time waited.
+        waited: Duration,
+    },
+    /// A peer made another call than this rank.
+    Mismatch {
+        /// Which peer.
+        rank: Rank,
+        /// Its call, if known.
+        theirs: Option<CallRecord>,
+    },
+    /// A peer's buffer lies elsewhere in a symmetric window than this rank's, or in none while this rank's does.
+    Placement {
+        /// Which peer.
+        rank: Rank,
+    },
+    /// This rank's sends to itself and its receives from itself, in one group, do not match.
+    SelfMessages,
+    /// An operation of this rank ended in a panic, of an algorithm from outside the library for example. Its slots are half done.
+    Panicked,
+    /// The network link to or from a peer failed.
+    Link {
+        /// Which, and why.
+        error: LinkError,
+    },
+    /// A kernel broke this process's context on the GPU, and all that was in it.
+    Gpu {
+        /// Which GPU.
+        device: DeviceId,
+        /// The driver's error.
+        result: CuResult,
+    },
+}
+
+impl Fault {
+    /// The other rank that it names.
+    pub fn guilty(&self) -> Option<Rank> {
+        match *self {
+            Fault::PeerAborted { rank }
+            | Fault::PeerDied { rank }
+            | Fault::PeerLeft { rank }
+            | Fault::PeerFinalized { rank, .. }
+            | Fault::FinalizedEarly { rank }
+            | Fault::CallsDiffer { rank, .. }
+            | Fault::MessagesDiffer { rank, .. }
+            | Fault::Timeout { rank, .. }
+            | Fault::Mismatch { rank, .. }
+            | Fault::Placement { rank } => Some(rank),
+            Fault::Link { error } => error.peer(),
+            Fault::Aborted | Fault::Revoked | Fault::SelfMessages | Fault::Panicked | Fault::Gpu { .. } => {
+                None
+            }
+        }
+    }
+}
+
+/// The operation during which a fault was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outstanding {
+    /// The operation.
+    pub during: Option<CallRecord>,
+    /// The fault.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Outstanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            Fault::Aborted => write!(f, "aborted by this process")?,
+            Fault::Revoked => {
+                write!(f, "revoked by this process; its ranks can make another one (shrink, split)")?
+            }
+            Fault::PeerAborted { rank } => write!(
+                f,
+                "rank {rank} aborted the communicator, or gave up for a reason that its own error names"
+            )?,
+            Fault::PeerDied { rank } => write!(f, "rank {rank} died: its process or host is gone")?,
+            Fault::PeerLeft { rank } => {
+                write!(f, "rank {rank} closed its communicator while others wait for it")?
+            }
+            Fault::PeerFinalized { rank, collectives } => write!(
+                f,
+                "rank {rank} has finalized its communicator after {collectives} collectives, without its part in what others wait for: \
+                 every rank makes its last call before it finalizes"
+            )?,
+            Fault::FinalizedEarly { rank } => return self.write_finalized_early(f, rank),
+            Fault::CallsDiffer { rank, more, theirs } => {
+                return self.write_difference(f, (rank, more), theirs);
+            }
+            Fault::MessagesDiffer { sender, receiver, sent, received, more, .. } => {
+                return self.write_messages(f, (sender, receiver), [sent, received], more);
+            }
+            Fault::Timeout { rank, waited } => write!(
+                f,
+                "rank {rank} did not do its part within {:.1} s (raise OXCCL_TIMEOUT if it may take longer)",
+                waited.as_secs_f64()
+            )?,
+            Fault::Mismatch { rank, theirs: Some(theirs) } => {
+                write!(f, "rank {rank} called another operation: {theirs}")?
+            }
+            Fault::Mismatch { rank, theirs: None } => write!(
+                f,
+                "rank {rank} called another operation, or the same with another count, type, operator or root"
+            )?,
+            Fault::Placement { rank } => write!(
+                f,
+                "rank {rank}'s buffer lies at another offset of a symmetric window than this rank's, in another window, or only one of \
+                 the two lies in any: every rank passes the same place of the same window, or none"
+            )?,
+            Fault::Panicked => write!(f, "an operation of this rank ended in a panic")?,
+            Fault::SelfMessages => write!(
+                f,
+                "this rank's sends to itself and its receives from itself differ in number or length; both belong into one group"
+            )?,
+            Fault::Link { error } => error.fmt(f)?,
+            Fault::Gpu { device, result } => write!(
+                f,
+                "{device} faulted: {result}; a kernel of this process touched what it may not, or the hardware failed"
+            )?,
+        }
+        match &self.during {
+            Some(during) => write!(f, "; outstanding here: {during}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Outstanding {
+    fn write_finalized_early(&self, f: &mut fmt::Formatter<'_>, rank: Rank) -> fmt::Result {
+        write!(f, "this rank finalized the communicator while rank {rank} waited for its part")?;
+        self.during.iter().try_for_each(|theirs| write!(f, "; outstanding there: {theirs}"))
+    }
+
+    fn write_difference(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        (rank, more): (Rank, u32),
+        theirs: Option<CallRecord>,
+    ) -> fmt::Result {
+        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        write!(f, "at finalize, rank {rank}{others} had not made the same collectives as this rank: ")?;
+        match (self.during, theirs) {
+            (Some(ours), Some(theirs)) => write!(f, "rank {rank} called {theirs}, this rank {ours}"),
+            (Some(ours), None) => write!(f, "rank {rank} did not call {ours}"),
+            (None, Some(theirs)) => write!(f, "this rank did not call {theirs} of rank {rank}"),
+            (None, None) => write!(f, "the first that differs is long ago"),
+        }
+    }
+
+    fn write_messages(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        (sender, receiver): (Rank, Rank),
+        [sent, received]: [u64; 2],
+        more: u32,
+    ) -> fmt::Result {
+        let sends = if sent == 1 { "1 send".to_owned() } else { format!("{sent} sends") };
+        let receives = if received == 1 { "1 receive".to_owned() } else { format!("{received} receives") };
+        write!(
+            f,
+            "at finalize, rank {sender} had made {sends} to rank {receiver}, and that one {receives} from it"
+        )?;
+        if let Some(first) = &self.during {
+            write!(f, "; the first without the other half is rank {sender}'s {first}")?;
+        }
+        match more {
+            0 => {}
+            1 => write!(f, "; so do 1 more pair of ranks differ")?,
+            _ => write!(f, "; so do {more} more pairs of ranks differ")?,
+        }
+        f.write_str(": every send needs its receive")
+    }
+
+    /// In the words of which other ranks are told: what is outstanding is so at this one.
+    pub fn told(&self) -> String {
+        let fault = Outstanding { during: None, ..*self };
+        match &self.during {
+            Some(during) => format!("{fault}; outstanding there: {during}"),
+            None => fault.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Call;
+    use oxccl_shared::abi::{DataType, Func, RedOp};
+
+    /// The sender of a message that was too short read "outstanding here" of the receiver's call.
+    #[test]
+    fn what_others_are_told_is_outstanding_there() {
+        let call = Call { func: Func::Recv, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let during = Some(CallRecord { seq: 2, call });
+        let fault = Outstanding { during, fault: Fault::Aborted };
+        assert!(fault.to_string().ends_with("; outstanding here: receive of 8 float from rank 0"));
+        assert!(fault.told().ends_with("; outstanding there: receive of 8 float from rank 0"));
+        assert_eq!(Outstanding { during: None, ..fault }.told(), "aborted by this process");
+    }
+
+    #[test]
+    fn a_finalize_is_told_apart_by_who_did_it() {
+        let call = Call { func: Func::Recv, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let record = CallRecord { seq: 2, call };
+        let text = |fault, during| Outstanding { during, fault }.to_string();
+        assert_eq!(
+            text(Fault::FinalizedEarly { rank: Rank(1) }, Some(record)),
+            "this rank finalized the communicator while rank 1 waited for its part; outstanding there: receive of 8 float from rank 0"
+        );
+        let reduce =
+            |root| CallRecord { seq: 2, call: Call { func: Func::Reduce, root: Rank(root), ..call } };
+        let differs = |more, theirs| Fault::CallsDiffer { rank: Rank(1), more, theirs };
+        assert_eq!(
+            text(differs(2, Some(reduce(3))), Some(reduce(0))),
+            "at finalize, rank 1 and 2 more had not made the same collectives as this rank: rank 1 called reduce of 8 float, sum, root 3 \
+             (operation 2), this rank reduce of 8 float, sum, root 0 (operation 2)"
+        );
+        assert!(text(differs(0, None), None).ends_with("the first that differs is long ago"));
+    }
+}
