@@ -48,8 +48,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// Whether a file can be put there. One that is there keeps what it holds.
 pub fn probe(path: &Path) -> Result<(), OutError> {
     if is_special(path) {
-        OpenOptions::new().append(true).open(path)?;
-        return Ok(());
+        return open_special(path).map(drop);
     }
     let (_, beside) = open_beside(path)?;
     Ok(std::fs::remove_file(beside)?)
@@ -82,17 +81,16 @@ pub fn replace_all(files: &[(&Path, &str)]) -> Result<(), (usize, OutError)> {
             let _ = std::fs::remove_file(beside);
         }
     };
+    // Opened once: who reads a pipe takes it for ended when it is closed.
+    let mut special: Vec<(usize, File)> = Vec::new();
     for (at, (path, text)) in files.iter().enumerate() {
         let prepared = match is_special(path) {
-            true => probe(path).map(|()| None),
-            false => prepare(path, text).map(Some),
+            true => open_special(path).map(|file| special.push((at, file))),
+            false => prepare(path, text).map(|beside| ready.push((at, beside))),
         };
-        match prepared {
-            Ok(beside) => ready.extend(beside.map(|beside| (at, beside))),
-            Err(error) => {
-                undo(&ready);
-                return Err((at, error));
-            }
+        if let Err(error) = prepared {
+            undo(&ready);
+            return Err((at, error));
         }
     }
     for (done, (at, beside)) in ready.iter().enumerate() {
@@ -101,8 +99,8 @@ pub fn replace_all(files: &[(&Path, &str)]) -> Result<(), (usize, OutError)> {
             return Err((*at, error.into()));
         }
     }
-    for (at, (path, text)) in files.iter().enumerate().filter(|(_, (path, _))| is_special(path)) {
-        std::fs::write(path, text).map_err(|error| (at, error.into()))?;
+    for (at, mut file) in special {
+        file.write_all(files[at].1.as_bytes()).map_err(|error| (at, error.into()))?;
     }
     Ok(())
 }
@@ -136,6 +134,10 @@ fn put(mut file: File, beside: &Path, path: &Path, text: &str) -> io::Result<()>
         let _ = std::fs::remove_file(beside);
     }
     done
+}
+
+fn open_special(path: &Path) -> Result<File, OutError> {
+    Ok(OpenOptions::new().append(true).open(path)?)
 }
 
 /// A device, a pipe, a folder: nothing can take its place.
@@ -216,6 +218,24 @@ mod tests {
         replace_all(&[(&one, "1"), (Path::new("/dev/null"), "gone"), (&two, "2")]).unwrap();
         assert_eq!([&one, &two].map(|path| std::fs::read_to_string(path).unwrap()), ["1", "2"]);
         assert_eq!(names(directory.path()), ["a.xml", "b.svg", "folder"]);
+    }
+
+    /// Its reader saw the end of the pipe while it was only looked at, and went; the write waited for another for ever.
+    #[test]
+    fn a_pipe_beside_other_outputs_is_opened_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let [pipe, file] = ["pipe", "a.xml"].map(|name| directory.path().join(name));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        replace_all(&[(&pipe, "piped"), (&file, "text")]).unwrap();
+        assert_eq!(
+            (read.join().unwrap(), std::fs::read_to_string(&file).unwrap()),
+            ("piped".into(), "text".into())
+        );
     }
 
     #[test]

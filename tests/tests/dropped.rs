@@ -102,6 +102,33 @@ fn a_shrink_that_a_rank_drops_is_aborted_by_that_rank() {
     drops_of("shrink", |comm, _| comm.start_shrink(&[]));
 }
 
+/// The others' numbers in the child are not those here.
+#[test]
+fn a_shrink_without_rank_0_that_a_rank_drops_is_aborted_by_that_rank() {
+    let _deadline =
+        Deadline::start("a_shrink_without_rank_0_that_a_rank_drops_is_aborted_by_that_rank", LIMIT);
+    on_threads(world().into_iter(), |comm| {
+        for seed in (0..ROUNDS).filter(|seed| plan(*seed).0 != 0) {
+            doing(|| format!("shrink without rank 0, {seed}: {:?}", plan(seed)));
+            if comm.rank() != 0 {
+                let pending = comm.start_shrink(&[0]).unwrap();
+                let (dropper, after) = plan(seed);
+                if comm.rank() == dropper {
+                    std::thread::sleep(after);
+                    drop(pending);
+                } else if let Err(error) = pending.wait() {
+                    // What it succeeds to make has numbers of its own.
+                    let said = describe(&error);
+                    let kinds = ["PeerAborted", "PeerLeft"].map(|kind| format!("{kind} {dropper} "));
+                    assert!(kinds.iter().any(|kind| said.starts_with(kind)), "shrink {seed}: {said}");
+                }
+            }
+            check(&comm);
+        }
+        comm.finalize().unwrap();
+    });
+}
+
 #[test]
 fn a_grow_that_a_rank_drops_is_aborted_by_that_rank() {
     let _deadline = Deadline::start("a_grow_that_a_rank_drops_is_aborted_by_that_rank", LIMIT);
@@ -163,7 +190,8 @@ fn a_finalize_that_a_rank_drops_is_aborted_by_that_rank() {
             // All may have met before it was dropped.
             if let Err(error) = comm.finalize() {
                 let said = describe(&error);
-                assert!(said.starts_with(&format!("PeerAborted {dropper} ")), "finalize {seed}: {said}");
+                let kinds = ["PeerAborted", "PeerLeft"].map(|kind| format!("{kind} {dropper} "));
+                assert!(kinds.iter().any(|kind| said.starts_with(kind)), "finalize {seed}: {said}");
             }
         });
     }

@@ -150,15 +150,22 @@ fn a_rank_that_is_stopped_while_it_joins_is_named_alone() {
 
 #[test]
 fn an_id_whose_root_is_gone() {
-    let launch = Launch::without_id(RANK, 2);
-    let mut root = launch.spawn(0, "join");
-    let id = root.line("id ", SOON).text["id ".len()..].to_owned();
-    root.kill();
-    root.end(SOON);
-    let started = Instant::now();
-    let failure = refused(&mut launch.id(&id).spawn(1, "join"));
+    let joined = || {
+        let launch = Launch::without_id(RANK, 2);
+        let mut root = launch.spawn(0, "join");
+        let id = root.line("id ", SOON).text["id ".len()..].to_owned();
+        root.kill();
+        root.end(SOON);
+        let started = Instant::now();
+        let failure = refused(&mut launch.id(&id).spawn(1, "join"));
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        failure
+    };
+    // Another test's root may have taken the port by then.
+    let is_another = |failure: &Failure| failure.text.contains("was not trusted");
+    let failure = std::iter::repeat_with(joined).take(5).find(|failure| !is_another(failure));
+    let failure = failure.expect("a port that nobody else takes");
     assert_eq!(failure.kind, "RootGone", "{failure:?}");
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[test]

@@ -11,8 +11,9 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the thread may take to see an abort. Afterwards it is left alone, and ends by its own timeouts.
-const ABORT_TAKES: Duration = Duration::from_secs(2);
+/// How long the thread may take to see an abort, and to tell those that still come to connect (up to 2 s). Afterwards it is left alone, and ends
+/// by its own timeouts.
+const ABORT_TAKES: Duration = Duration::from_secs(3);
 /// How often a wait looks whether it was aborted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The same while operations are in flight on the thread that waits.
@@ -23,9 +24,9 @@ const ADVANCE_EVERY: Duration = Duration::from_micros(100);
 /// The work is done by a thread of its own, whether [`Self::poll`] is called or not.
 ///
 /// # Dropping it
-/// aborts what is in progress, as [`Self::abort`] does, and waits for the thread, at most 2 s. The other ranks get an error that says that this
-/// rank aborted ([`BootstrapError::PeerAborted`], or [`Fault::PeerAborted`](crate::Fault::PeerAborted) where they were done before), within moments if
-/// they have called it too, and none is told that this rank died. A build that is dropped before the ranks' root is found is the exception: the
+/// aborts what is in progress, as [`Self::abort`] does, and waits for the thread, at most 3 s. The other ranks get an error that says that this
+/// rank aborted or left ([`BootstrapError::PeerAborted`], or [`Fault::PeerAborted`](crate::Fault::PeerAborted) where they were done before;
+/// `PeerLeft` where they ask when it has gone), within moments if they have called it too, and none is told that this rank died. A build that is dropped before the ranks' root is found is the exception: the
 /// others miss it ([`BootstrapError::MissingRanks`]).
 ///
 /// A communicator that another one is made of (by a split, a shrink or a grow) goes on: its operations do not notice. A split or a grow that is

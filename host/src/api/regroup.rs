@@ -8,7 +8,9 @@ use super::handle::CommHandle;
 use super::init::Init;
 use super::pending::Pending;
 use super::split::{self, Turn};
-use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
+use crate::bootstrap::{
+    Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch, by_numbers_here,
+};
 use crate::connect::ConnectError;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
@@ -44,7 +46,15 @@ impl<M: Init> Comm<M> {
             let parent = Arc::downgrade(&watch);
             drop(watch);
             let child = child.map_err(Error::from);
-            let child = child.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
+            let child = child.and_then(|bootstrap| {
+                assemble(bootstrap, config, unit, handle).map_err(|error| match error {
+                    Error::Bootstrap(error) => by_numbers_here(error, &members).into(),
+                    Error::Connect(ConnectError::Bootstrap(error)) => {
+                        ConnectError::Bootstrap(by_numbers_here(error, &members)).into()
+                    }
+                    error => error,
+                })
+            });
             if let Some(watch) = parent.upgrade() {
                 watch.bootstrap().conclude(&members, number, child.is_ok());
             }

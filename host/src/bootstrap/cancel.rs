@@ -15,6 +15,8 @@ pub struct Cancel(Arc<Inner>);
 struct Inner {
     /// Nonzero once cancelled. Written under the lock of `phase`.
     called: Word<u32, Sys>,
+    /// Nonzero if the join was ended in vain. Written before `called`.
+    in_vain: Word<u32, Sys>,
     phase: Mutex<Phase>,
 }
 
@@ -41,6 +43,19 @@ impl Cancel {
         if let Phase::Joining(give_up) = &*phase {
             give_up();
         }
+    }
+
+    /// Ends a join that cannot succeed any more. Nobody has aborted it.
+    pub(super) fn end_in_vain(&self) {
+        if !self.is_called() {
+            self.0.in_vain.store_relaxed(1);
+        }
+        self.cancel();
+    }
+
+    /// Whether the program has cancelled the join.
+    pub(super) fn is_abort(&self) -> bool {
+        self.is_called() && self.0.in_vain.load_relaxed() == 0
     }
 
     /// Whether the join is cancelled.
@@ -85,6 +100,18 @@ mod tests {
         assert_eq!((*calls.lock().unwrap(), during.is_called()), (0, false));
         during.cancel();
         assert_eq!((*calls.lock().unwrap(), during.is_called()), (1, true));
+    }
+
+    #[test]
+    fn what_ends_in_vain_was_aborted_by_nobody() {
+        let [aborted, in_vain, both] = [(); 3].map(|()| Cancel::default());
+        assert!(!aborted.is_abort());
+        aborted.cancel();
+        in_vain.end_in_vain();
+        both.cancel();
+        both.end_in_vain();
+        assert_eq!([&aborted, &in_vain, &both].map(Cancel::is_abort), [true, false, true]);
+        assert!(in_vain.is_called());
     }
 
     #[test]

@@ -46,6 +46,11 @@ pub struct Bootstrap {
     collective: Mutex<()>,
 }
 
+/// What a rank whose join was cancelled says to the others.
+fn why_cancelled(cancel: &Cancel) -> Withdrawal {
+    if cancel.is_abort() { Withdrawal::Aborted } else { Withdrawal::Failed }
+}
+
 impl Bootstrap {
     /// Joins the communicator of `id` as `rank` of `nranks`. Returns once all ranks have joined and each knows the
     /// listeners of all others. If any rank fails to join, every rank that did join gets the same error.
@@ -58,7 +63,8 @@ impl Bootstrap {
         Bootstrap::connect_unless(id, (rank, nranks), config, &Cancel::default())
     }
 
-    /// As [`Self::connect`], until `cancel` is called: then it fails with [`BootstrapError::Aborted`] within moments.
+    /// As [`Self::connect`], until `cancel` is called: then it fails with [`BootstrapError::Aborted`], within moments, or two seconds where
+    /// others still come to connect to this rank.
     pub fn connect_unless(
         id: &UniqueId,
         (rank, nranks): (Rank, u32),
@@ -85,7 +91,7 @@ impl Bootstrap {
         }
         let mut root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
             if cancel.is_called() {
-                join::leave_unmet(id, (rank, nranks), config, Withdrawal::Aborted);
+                join::leave_unmet(id, (rank, nranks), config, why_cancelled(cancel));
             }
         })?;
         // The root refuses invalid numbers, so that the other ranks learn of it too.
@@ -112,18 +118,15 @@ impl Bootstrap {
         this.give_up_if_cancelled();
         match this.join_ring(assigned).and_then(|()| this.introduce(addr)) {
             Ok(()) => Ok(this),
-            Err(error) => {
-                // The others are past the rendezvous: report why this one does not join.
-                this.shared.lock().ring.give_up(error.clone());
-                Err(error)
-            }
+            // The others are past the rendezvous: report why this one does not join.
+            Err(error) => Err(this.give_up(error)),
         }
     }
 
     /// This rank has waited for the root in vain, and does not join.
     fn withdraw(&self, root: &mut Channel, nranks: u32, error: &BootstrapError, cancel: &Cancel) {
         let why = match error {
-            _ if cancel.is_called() => Withdrawal::Aborted,
+            _ if cancel.is_called() => why_cancelled(cancel),
             BootstrapError::Timeout { .. } => Withdrawal::Failed,
             // The root has answered, or is gone.
             _ => return,
@@ -143,6 +146,14 @@ impl Bootstrap {
             .map_err(|error| BootstrapError::io("start the bootstrap's thread", &error))?;
         let process = std::process::id();
         Ok(Bootstrap { shared, thread: Some(thread), process, collective: Mutex::new(()) })
+    }
+
+    /// Tells the others why this rank goes no further, and returns it. A wait that was cancelled may have ended as if its time were over.
+    fn give_up(&self, error: BootstrapError) -> BootstrapError {
+        let why = if self.shared.cancel.is_called() { BootstrapError::Aborted } else { error };
+        self.shared.lock().ring.give_up(why.clone());
+        self.shared.wake();
+        why
     }
 
     /// Makes a cancelled join break this bootstrap, whose waits end then.
@@ -279,16 +290,13 @@ impl Bootstrap {
                 self.shared.wait_for(&deadline, take)
             });
         gathered.unwrap_or_else(|| {
-            let mut state = self.shared.lock();
-            let error = BootstrapError::Timeout {
+            let ranks = self.shared.lock().ring.missing();
+            let waited = deadline.waited();
+            Err(self.give_up(BootstrapError::Timeout {
                 what: "an all-gather of the bootstrap",
-                ranks: state.ring.missing(),
-                waited: deadline.waited(),
-            };
-            state.ring.give_up(error.clone());
-            drop(state);
-            self.shared.wake();
-            Err(error)
+                ranks,
+                waited,
+            }))
         })
     }
 

@@ -70,6 +70,7 @@ pub use links::{LinkCounts, Links};
 pub use reach::Reach;
 pub use ring::PeerEvent;
 pub use silence::Neighbour;
+pub(crate) use split::by_numbers_here;
 pub use state::Place;
 pub use watch::Watch;
 

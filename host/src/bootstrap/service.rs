@@ -124,7 +124,8 @@ impl Service {
             Stop::Die => return false,
             Stop::Leave => {
                 if self.leave_until.is_none() {
-                    let is_awaited = state.ring.is_cancelled() && state.ring.owes_an_event();
+                    let is_awaited =
+                        state.ring.is_cancelled() && shared.cancel.is_abort() && state.ring.owes_an_event();
                     let within = if is_awaited { ABORTED_CLOSE_MAX } else { CLOSE_MAX };
                     self.leave_until = Some(Instant::now() + within);
                     state.ring.leave();

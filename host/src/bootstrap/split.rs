@@ -202,7 +202,10 @@ impl Bootstrap {
             join::leave_unmet(&id, (Rank(place), nranks), config, Withdrawal::Failed);
             return Err(error);
         }
-        let connect = || Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);
+        let connect = || {
+            let child = Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);
+            child.map_err(|error| by_numbers_here(error, members))
+        };
         if place != 0 || nranks <= 2 {
             return connect();
         }
@@ -271,6 +274,19 @@ fn missing(members: &[Rank], error: &BootstrapError) -> Vec<Rank> {
     places.iter().filter_map(|place| members.get(place.index()).copied()).collect()
 }
 
+/// The error of a child, which names a rank by its place, with that rank's number in the parent.
+pub(crate) fn by_numbers_here(error: BootstrapError, members: &[Rank]) -> BootstrapError {
+    let here = |place: Rank| members.get(place.index()).copied().unwrap_or(place);
+    match error {
+        BootstrapError::PeerAborted { rank, reason } => {
+            BootstrapError::PeerAborted { rank: here(rank), reason }
+        }
+        BootstrapError::PeerLost { rank } => BootstrapError::PeerLost { rank: here(rank) },
+        BootstrapError::PeerLeft { rank } => BootstrapError::PeerLeft { rank: here(rank) },
+        error => error,
+    }
+}
+
 /// Distinguishes the meetings of a communicator's ranks.
 fn meeting_tag(members: &[Rank], number: u64) -> u64 {
     digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()))
@@ -279,6 +295,18 @@ fn meeting_tag(members: &[Rank], number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_childs_errors_name_ranks_by_their_numbers_here() {
+        let members = [Rank(1), Rank(2), Rank(5)];
+        let lost = by_numbers_here(BootstrapError::PeerLost { rank: Rank(2) }, &members);
+        assert_eq!(lost, BootstrapError::PeerLost { rank: Rank(5) });
+        let reason = "its program".to_owned();
+        let aborted =
+            by_numbers_here(BootstrapError::PeerAborted { rank: Rank(0), reason: reason.clone() }, &members);
+        assert_eq!(aborted, BootstrapError::PeerAborted { rank: Rank(1), reason });
+        assert_eq!(by_numbers_here(BootstrapError::Aborted, &members), BootstrapError::Aborted);
+    }
 
     #[test]
     fn every_member_is_told_once_by_the_one_it_waits_for() {

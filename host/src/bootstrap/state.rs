@@ -203,7 +203,7 @@ impl State {
         let is_missed = self.ring.missed(meeting.tag).is_some() || self.ring.withdrew(meeting.tag).is_some();
         let is_hopeless = has_lost || is_missed || meeting.ends_at.is_some_and(|at| now >= at);
         if is_hopeless {
-            meeting.cancel.cancel();
+            meeting.cancel.end_in_vain();
         }
         is_hopeless
     }

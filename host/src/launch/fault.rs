@@ -235,8 +235,8 @@ impl Outstanding {
         }
         match more {
             0 => {}
-            1 => write!(f, "; so do 1 more pair of ranks differ")?,
-            _ => write!(f, "; so do {more} more pairs of ranks differ")?,
+            1 => f.write_str("; 1 more pair of ranks differs")?,
+            _ => write!(f, "; {more} more pairs of ranks differ")?,
         }
         f.write_str(": every send needs its receive")
     }

@@ -159,12 +159,20 @@ fn blocks_of_any_length() {
 fn blocks_go_through_a_network_only_where_it_is_asked_for() {
     let _deadline = Deadline::start("blocks_go_through_a_network_only_where_it_is_asked_for", LIMIT);
     let (hosts, nets) = ([0, 1, 2, 3], [network(12, "", &[])]);
-    let world = World::with(4, Settings::default(), placed(&hosts, &nets));
-    for func in [Func::ReduceScatter, Func::AllGather] {
-        for count in (0..24).map(|k| 1 << k) {
-            let explained = world.ranks[0].explain(func, DataType::F32, count).expect("a collective");
-            let algorithm = explained.expect("it is planned").choice.candidate.algorithm;
-            assert_ne!(algorithm, Algorithm::CollnetChain, "{func} {count}");
+    // The protocol by which all goes through a network is no order of the network.
+    for protocols in ["", "Simple"] {
+        let world = World::with(4, Settings::default(), |rank, config| {
+            placed(&hosts, &nets)(rank, config);
+            if !protocols.is_empty() {
+                config.forced = config.forced.with_protocols(protocols).unwrap();
+            }
+        });
+        for func in [Func::ReduceScatter, Func::AllGather] {
+            for count in (0..24).map(|k| 1 << k) {
+                let explained = world.ranks[0].explain(func, DataType::F32, count).expect("a collective");
+                let algorithm = explained.expect("it is planned").choice.candidate.algorithm;
+                assert_ne!(algorithm, Algorithm::CollnetChain, "{func} {count} {protocols}");
+            }
         }
     }
     let world = World::with(4, Settings::default(), |rank, config| {

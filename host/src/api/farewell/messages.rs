@@ -124,7 +124,7 @@ mod tests {
         let said = said(&[(0, Send, 1), (2, Recv, 3)]);
         let said: Vec<&str> = said.iter().flatten().map(String::as_str).collect();
         assert!(said[0] == said[1] && said[0].contains("rank 0's send of 10 float"), "{said:?}");
-        assert!(said[0].contains("; so do 1 more pair"), "{said:?}");
+        assert!(said[0].contains("; 1 more pair of ranks differs: every send"), "{said:?}");
         assert!(said[2] == said[3] && said[2].contains("rank 3 had made 0 sends to rank 2"), "{said:?}");
     }
 }
