@@ -7,6 +7,7 @@ mod cli;
 mod complain;
 mod say;
 mod out;
+mod words;
 mod collective;
 mod target;
 mod data;

@@ -64,8 +64,8 @@ pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
     if is_special(path) {
         return Ok(std::fs::write(path, text)?);
     }
-    let (file, beside) = open_beside(path)?;
-    Ok(put(file, &beside, &target(path), text)?)
+    let beside = prepare(path, text)?;
+    Ok(take_place(&beside, &target(path))?)
 }
 
 /// Writes some files: all of them lie complete beside their places before the first takes one, so that what cannot be written leaves every older
@@ -107,12 +107,8 @@ pub fn replace_all(files: &[(&Path, &str)]) -> Result<(), (usize, OutError)> {
 
 /// A complete file beside its place.
 fn prepare(path: &Path, text: &str) -> Result<PathBuf, OutError> {
-    let (mut file, beside) = open_beside(path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    if let Err(error) = written {
-        let _ = std::fs::remove_file(&beside);
-        return Err(error.into());
-    }
+    let (file, beside) = open_beside(path)?;
+    fill(file, &beside, text)?;
     Ok(beside)
 }
 
@@ -122,13 +118,21 @@ pub fn replace_private(path: &Path, text: &str) -> io::Result<()> {
     let unique = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let beside = path.with_file_name(format!(".{}.{}.{unique}", name.to_string_lossy(), std::process::id()));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    put(file, &beside, path, text)
+    fill(file, &beside, text)?;
+    take_place(&beside, path)
 }
 
-/// Fills a new file and gives it its name.
-fn put(mut file: File, beside: &Path, path: &Path, text: &str) -> io::Result<()> {
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let done = written.and_then(|()| std::fs::rename(beside, path));
+/// Gives a complete file its name.
+fn take_place(beside: &Path, path: &Path) -> io::Result<()> {
+    whole_or_gone(beside, std::fs::rename(beside, path))
+}
+
+/// Fills a new file.
+fn fill(mut file: File, beside: &Path, text: &str) -> io::Result<()> {
+    whole_or_gone(beside, file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+}
+
+fn whole_or_gone(beside: &Path, done: io::Result<()>) -> io::Result<()> {
     if done.is_err() {
         // Half a file is of no use; the error says what happened.
         let _ = std::fs::remove_file(beside);

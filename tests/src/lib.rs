@@ -13,6 +13,7 @@ pub mod oracle;
 pub mod counting;
 pub mod deadline;
 pub mod harness;
+pub mod patient;
 pub mod case;
 pub mod borders;
 pub mod devices;

@@ -1,9 +1,10 @@
 //! What other threads have of a communicator: they watch it and abort it, while it is built, used, split and ended.
 
-use oxccl::bootstrap::{BootstrapConfig, BootstrapError};
+use oxccl::bootstrap::BootstrapError;
 use oxccl::{CommHandle, CommState, Communicator, Config, Error, Fault, ReduceOp, UniqueId};
 use oxccl_tests::deadline::Deadline;
 use oxccl_tests::harness::{Settings, World, on_threads};
+use oxccl_tests::patient::{builders, config, new_id, world_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -11,29 +12,6 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(100);
 /// Far less than any timeout of the tests' settings.
 const BOUND: Duration = Duration::from_secs(5);
-
-fn config() -> Config {
-    let config = Settings::default().config();
-    // Silence would last longer than a test may.
-    let bootstrap = BootstrapConfig { timeout: LIMIT * 2, ..config.bootstrap.clone() };
-    Config { bootstrap, ..config }
-}
-
-fn new_id() -> UniqueId {
-    UniqueId::create_by(&config().bootstrap).expect("a root on the loopback")
-}
-
-/// Ranks of one id, not yet built.
-fn builders(nranks: u32) -> impl Iterator<Item = oxccl::CommunicatorBuilder> {
-    let id = new_id();
-    (0..nranks)
-        .map(move |rank| Communicator::builder().unique_id(id).rank(rank).ranks(nranks).config(config()))
-}
-
-/// All ranks of a communicator, of this thread.
-fn world_of(nranks: u32) -> Vec<Communicator> {
-    oxccl::CommunicatorBuilder::build_all(builders(nranks)).unwrap()
-}
 
 fn aborted_soon(started: Instant, error: &Error) {
     assert_eq!(error.fault(), Some(Fault::Aborted), "{error}");

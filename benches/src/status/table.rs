@@ -1,5 +1,6 @@
 //! What processes answered, for people: a block for each communicator, a line for each rank.
 
+use crate::words::count;
 use oxccl::status::{CommunicatorReport, OperationReport, PeerReport, ProcessReport, RankReport, State};
 use std::fmt::Write;
 
@@ -177,11 +178,6 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
         }
         let _ = writeln!(text);
     }
-}
-
-/// `1 operation`, `2 operations`
-fn count(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `once`, `2 times`

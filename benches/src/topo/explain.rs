@@ -5,9 +5,10 @@
 
 use super::args::TopoArgs;
 use super::machine::Machine;
-use super::words::{count, headline};
+use super::words::headline;
 use crate::cli::bytes;
 use crate::collective::Collective;
+use crate::words::count;
 use clap::ValueEnum;
 use oxccl::Rank;
 use oxccl::api::tune_file::{self, TuneError};

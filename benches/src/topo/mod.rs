@@ -19,6 +19,7 @@ pub use args::TopoArgs;
 use crate::complain::complain;
 use crate::out::{self, OutError};
 use crate::say::say;
+use crate::words::count;
 use machine::Machine;
 use oxccl::Config;
 use oxccl::os::describe;
@@ -192,7 +193,7 @@ impl fmt::Display for WhyNoGpus {
             WhyNoGpus::Skeleton(gpus) => write!(
                 f,
                 "the file is a skeleton, whose {} the machine itself must describe: --skeleton takes it there",
-                words::count(*gpus, "GPU")
+                count(*gpus, "GPU")
             ),
         }
     }

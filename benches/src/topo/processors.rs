@@ -4,14 +4,15 @@
 //! Never: channels: ranks that are threads need none but the order of NUMA nodes.
 
 use super::models;
-use super::words::{count, kind_of, model_name, rate};
+use super::words::{kind_of, model_name, rate};
+use crate::words::count;
 use oxccl::topology::system::CpuModel;
 use oxccl::topology::{Cpu, Device, Inventory, Pci};
 use std::fmt::Write;
 
 /// `why` there is no GPU goes below.
 pub fn page(name: &str, inventory: &Inventory, why: &str) -> String {
-    let nets = inventory.cpus.iter().map(|cpu| nets_below(&cpu.devices)).sum();
+    let nets: usize = inventory.cpus.iter().map(|cpu| nets_below(&cpu.devices)).sum();
     let nodes = count(inventory.cpus.len(), "NUMA node");
     let gpus = match gpus_below(inventory) {
         0 => "no GPU".to_owned(),

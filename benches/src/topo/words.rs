@@ -5,13 +5,9 @@
 
 use super::machine::Machine;
 use super::models;
+use crate::words::count;
 use oxccl::topology::System;
 use oxccl::topology::system::{CpuModel, NodeId, NodeKind};
-
-/// `1 GPU`, `2 GPUs`
-pub fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 /// `h200x8: 8 GPUs (H200 SXM, sm 90), 1 NUMA node, 0 network devices`
 pub fn headline(machine: &Machine) -> String {

@@ -213,8 +213,11 @@ impl CommHandle {
         match joined {
             None => self.0.cancel.cancel(),
             Some(joined) => {
+                // Held from now on: whoever sees the fault may drop the communicator, which says goodbye only once this is released. The
+                // others hear of the abort before.
+                let watch = joined.watch.upgrade();
                 joined.health.fail(Fault::Aborted, None);
-                if let Some(watch) = joined.watch.upgrade() {
+                if let Some(watch) = watch {
                     watch.abort("the application called abort");
                 }
             }

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::error::Error;
 use super::launcher::{LaunchEnv, LaunchError, Pmi};
 use crate::bootstrap::{BootstrapConfig, BootstrapError, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
-use crate::os::look_up;
+use crate::os::{look_up, preferred};
 
 /// Hexadecimal digits. They contain the secret: give them to the job's ranks only.
 impl fmt::Display for UniqueId {
@@ -92,12 +92,9 @@ impl LaunchEnv {
         };
         let unresolved = |why: String| LaunchError::Unresolved { host: meeting.host.clone(), why };
         let patience = Config::from_env().map_or(PMI_TIMEOUT, |config| config.bootstrap.timeout);
-        let found = look_up(&meeting.host, meeting.port, patience);
-        let found = found.map_err(|error| unresolved(error.to_string()))?;
-        // All ranks must choose alike, and resolvers differ in their order of families: IPv4 wins everywhere.
-        let chosen = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
-        let addr = chosen.ok_or_else(|| unresolved("it has no address".to_owned()))?;
-        let id = UniqueId::from_address(*addr, &self.secret_seed(addr.ip())?);
+        let chosen = look_up(&meeting.host, meeting.port, patience).and_then(preferred);
+        let addr = chosen.map_err(|error| unresolved(error.to_string()))?;
+        let id = UniqueId::from_address(addr, &self.secret_seed(addr.ip())?);
         Ok(if self.launcher.names_jobs() { id } else { id.of_any_job() })
     }
 

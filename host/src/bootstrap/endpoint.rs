@@ -133,8 +133,7 @@ impl Bootstrap {
         };
         if join::withdraw(root, nranks, why) {
             // Those that are about to connect to this rank hear it here.
-            let error = if cancel.is_called() { BootstrapError::Aborted } else { error.clone() };
-            self.shared.lock().ring.give_up(error);
+            self.give_up(error.clone());
         }
     }
 

@@ -107,17 +107,18 @@ impl Bootstrap {
         // A rank that was told twice where to meet has not read the second message.
         state.parked.retain(|parked| (parked.hello.purpose, parked.hello.tag) != (Purpose::Message, tag));
         let child = child.map_err(|error| {
-            match (state.ring.missed(tag), state.why_gone(members), state.who_went_on(members)) {
+            let (gone, went_on) = (state.why_gone(members), state.who_went_on(members));
+            match (state.ring.missed(tag), gone, state.ring.withdrew(tag), went_on) {
                 _ if cancel.is_called() => BootstrapError::Aborted,
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
                     BootstrapError::MissingRanks { ranks, nranks: self.nranks(), waited: since.elapsed() }
                 }
-                (None, Some(gone), _) => gone,
-                _ if let Some(rank) = state.ring.withdrew(tag) => {
+                (None, Some(gone), ..) => gone,
+                (None, None, Some(rank), _) => {
                     BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason().to_owned() }
                 }
-                (None, None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
+                (None, None, None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
                 _ => error,
             }
         });

@@ -46,9 +46,18 @@ fn look_up_by(
         RecvTimeoutError::Disconnected => io::Error::other("the thread that looks it up has panicked"),
     })??;
     match found.is_empty() {
-        true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        true => Err(no_address()),
         false => Ok(found),
     }
+}
+
+/// Of a name's addresses the one that all ranks choose: resolvers differ in their order of families, so IPv4 wins everywhere.
+pub(crate) fn preferred(found: Vec<SocketAddr>) -> io::Result<SocketAddr> {
+    found.into_iter().min_by_key(SocketAddr::is_ipv6).ok_or_else(no_address)
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the name has no address")
 }
 
 fn too_slow(host: &str, patience: Duration) -> String {
@@ -79,6 +88,15 @@ mod tests {
             look_up_at(wrong, SOON).unwrap_err();
         }
         assert!(look_up_by("empty", 9, SOON, |_, _| Ok(Vec::new())).is_err());
+    }
+
+    #[test]
+    fn the_first_address_of_ipv4_wins() {
+        let found = |addrs: &[&str]| addrs.iter().map(|addr| addr.parse().unwrap()).collect::<Vec<_>>();
+        let chosen = |addrs| preferred(found(addrs)).unwrap().to_string();
+        assert_eq!(chosen(&["[::1]:9", "10.0.0.2:9", "10.0.0.1:9"]), "10.0.0.2:9");
+        assert_eq!(chosen(&["[::2]:9", "[::1]:9"]), "[::2]:9");
+        assert_eq!(preferred(Vec::new()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     /// A resolver whose servers do not answer takes half a minute, and one that hangs for ever held up whoever asked.

@@ -20,4 +20,4 @@ pub(crate) use file_limit::write_within_limit;
 pub(crate) use files::{create_at_once, open_regular};
 pub use fork::Origin;
 pub use image::build_id;
-pub(crate) use lookup::{look_up, look_up_at};
+pub(crate) use lookup::{look_up, look_up_at, preferred};

@@ -1,9 +1,9 @@
 //! NCCL's RAS port, which the processes of a user on a host share: the kernel gives each connection to one of them.
 
-use crate::os::look_up_at;
+use crate::os::{look_up_at, preferred};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen as start, socket_with, sockopt};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::time::Duration;
 
 /// Connections that wait to be accepted.
@@ -16,9 +16,7 @@ const LOOK_UP_TAKES: Duration = Duration::from_secs(2);
 /// # Errors
 /// The address is none, or another user has the port.
 pub(super) fn listen(address: &str) -> io::Result<TcpListener> {
-    let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
-    let found = look_up_at(address, LOOK_UP_TAKES)?;
-    let address = found.into_iter().min_by_key(SocketAddr::is_ipv6).ok_or_else(unusable)?;
+    let address = look_up_at(address, LOOK_UP_TAKES).and_then(preferred)?;
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;

@@ -6,7 +6,8 @@
 use super::pen::{Anchor, Font, Ink, Pen};
 use crate::topo::models;
 use crate::topo::processors::{GPU, NIC, class, count_of, gpus_below, processors};
-use crate::topo::words::{count, kind_of, model_name, rate};
+use crate::topo::words::{kind_of, model_name, rate};
+use crate::words::count;
 use oxccl::topology::system::CpuModel;
 use oxccl::topology::{Cpu, Device, Inventory, Net, Pci};
 

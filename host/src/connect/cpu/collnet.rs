@@ -102,20 +102,14 @@ impl Wiring<'_> {
 
     /// Where each rank is, seen from this one's place in its host's chain.
     pub(super) fn chain_owners(&self) -> Vec<Owner> {
-        let me = self.wanted.rank;
-        let chain =
-            self.graph.hosts().iter().find(|chain| chain.contains(&me)).map_or(&[][..], Vec::as_slice);
+        let (chain, me) = (self.own_chain(), self.wanted.rank);
         (0..self.wanted.nranks).map(|rank| Owner::of(chain, me, Rank(rank))).collect()
     }
 
     /// This rank's position in its host's chain. Its connections are the mesh's, except the head's to the network.
     pub fn chain(&self, send_to: &[u16], recv_from: &[u16]) -> ChainEnds {
-        let rank = self.wanted.rank;
-        let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
-        let Some((chain, at)) = chain.and_then(|chain| Some((chain, chain.iter().position(|r| *r == rank)?)))
-        else {
-            return ChainEnds::default();
-        };
+        let (chain, me) = (self.own_chain(), self.wanted.rank);
+        let Some(at) = chain.iter().position(|rank| *rank == me) else { return ChainEnds::default() };
         let mut ends = ChainEnds {
             links: ChainLinks { is_head: at == 0, has_below: at + 1 < chain.len() },
             ..ChainEnds::default()

@@ -10,7 +10,7 @@ use crate::bootstrap::secret::Secret;
 use crate::net::coll::{CollComm, CollConnector, CollListener, CollNet, Head, Windows};
 use crate::net::outcome::Outcome;
 use crate::net::{HANDLE_BYTES, MemoryKinds, Net, NetError, NetHandle, NetProperties, UNKNOWN_MBPS};
-use crate::os::look_up_at;
+use crate::os::{look_up_at, preferred};
 use crate::wire::fixed::{Malformed, Reader};
 use oxccl_shared::abi::{DataType, RedOp, fnv1a};
 use std::net::SocketAddr;
@@ -80,10 +80,8 @@ pub fn open(config: &AggregatorConfig, carriage: Carriage) -> Result<Arc<dyn Col
     let secret = config.secret.clone().map_err(wrong)?;
     let mut addrs = Vec::new();
     for server in &config.servers {
-        let found = look_up_at(server, config.connect_timeout);
-        let found = found.map_err(|error| wrong(format!("{server}: {error}")))?;
-        let addr = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
-        addrs.push(*addr.ok_or_else(|| wrong(format!("{server} has no address")))?);
+        let addr = look_up_at(server, config.connect_timeout).and_then(preferred);
+        addrs.push(addr.map_err(|error| wrong(format!("{server}: {error}")))?);
     }
     let digest = fnv1a::extend(fnv1a::BASIS, name.as_bytes());
     let config = config.clone();

@@ -123,9 +123,13 @@ impl Wiring<'_> {
 
     /// This rank's place in its host's chain.
     pub(super) fn chain_place(&self) -> ChainPlace {
+        ChainPlace::of(self.own_chain(), self.wanted.rank)
+    }
+
+    /// The ranks of this one's host, from the head on.
+    pub(in crate::connect::cpu) fn own_chain(&self) -> &[Rank] {
         let rank = self.wanted.rank;
-        let chain = self.graph.hosts().iter().find(|chain| chain.contains(&rank));
-        chain.map_or_else(ChainPlace::default, |chain| ChainPlace::of(chain, rank))
+        self.graph.hosts().iter().find(|chain| chain.contains(&rank)).map_or(&[], Vec::as_slice)
     }
 }
 
