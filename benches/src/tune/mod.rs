@@ -176,7 +176,8 @@ fn ways(backend: Backend, args: &TuneArgs) -> Vec<Way> {
     let funcs = || args.collectives.iter().map(|collective| func(*collective));
     // What goes between hosts only is not there: all ranks are on this one.
     let is_here = |candidate: &Candidate| {
-        !matches!(spec_of(candidate.algorithm).connections, Connections::Chain | Connections::Levels)
+        let connections = spec_of(candidate.algorithm).connections;
+        !connections.has_network() && connections != Connections::Levels
     };
     let has = |candidate: &Candidate| {
         is_here(candidate) && funcs().any(|func| offered(backend, func).has(*candidate))

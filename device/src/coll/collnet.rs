@@ -1,7 +1,7 @@
-//! All-reduce, reduce-scatter and all-gather up a chain of a host's ranks, through in-network reduction, and down again.
+//! All-reduce, reduce-scatter and all-gather up to the head of a host, along a chain or at once, through in-network reduction, and down again.
 
 use super::hop::{HopArgs, run_hop};
-use super::work::{ChainEnds, CollWork};
+use super::work::{CollWork, HostEnds};
 use crate::conn::Conns;
 use crate::gpu::{Block, Stop};
 use crate::prims::{Proto, Slice, run_slice};
@@ -10,7 +10,7 @@ use oxccl_shared::abi::{Func, SlotHeader};
 use oxccl_shared::algo::collnet::{self as schedule, BlockHop, BlockStep, Blocks, Owner};
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 
-/// Runs `work` along the chain. The slots of its protocol contain nothing but elements, so that the network can add
+/// Runs `work` along these connections. The slots of its protocol contain nothing but elements, so that the network can add
 /// them.
 ///
 /// # Safety
@@ -19,22 +19,21 @@ use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
-    chain: &ChainEnds,
+    ends: &HostEnds<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
-    let below = chain.links.has_below as usize;
     let up = HopArgs {
-        action: schedule::all_reduce_up(&chain.links),
-        recv: &chain.below_recv[..below],
-        send: &chain.above_send,
-        src_position: below,
+        action: schedule::all_reduce_up(&ends.links),
+        recv: ends.below_recv,
+        send: &ends.above_send,
+        src_position: ends.below_recv.len(),
         src_offset: 0,
         dst_offset: 0,
     };
     let down = HopArgs {
-        action: schedule::all_reduce_down(&chain.links),
-        recv: &chain.above_recv,
-        send: &chain.below_send[..below],
+        action: schedule::all_reduce_down(&ends.links),
+        recv: &ends.above_recv,
+        send: ends.below_send,
         ..up
     };
     let chunk = |index: usize| -> Range<usize> {
@@ -55,7 +54,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     Ok(())
 }
 
-/// Runs `work`, a reduce-scatter or an all-gather, along the chain. `owners` says of each rank where it is.
+/// Runs `work`, a reduce-scatter or an all-gather, along these connections.
 ///
 /// # Safety
 /// 1. As [`super::run`].
@@ -63,7 +62,7 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
 pub(crate) unsafe fn blocks<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
-    (chain, owners): (&ChainEnds, &[Owner]),
+    ends: &HostEnds<'_>,
     work: &CollWork,
 ) -> Result<(), Stop> {
     let scatters = work.func == Func::ReduceScatter;
@@ -73,15 +72,15 @@ pub(crate) unsafe fn blocks<B: Block, P: Proto<B>>(
     for turn in pipeline(nsteps, lag_max(1, P::PROTOCOL.slots())) {
         let is_up = matches!(turn, Turn::Up(_));
         let Some(step) = (if is_up { ups.next() } else { downs.next() }) else { break };
-        let owner = owners[step.owner.index()];
+        let owner = ends.owners[step.owner.index()];
         let hop = match (is_up, scatters) {
-            (true, true) => schedule::reduce_scatter_up(&chain.links),
-            (true, false) => schedule::all_gather_up(&chain.links, owner),
-            (false, true) => schedule::reduce_scatter_down(&chain.links, owner),
-            (false, false) => schedule::all_gather_down(&chain.links),
+            (true, true) => schedule::reduce_scatter_up(&ends.links),
+            (true, false) => schedule::all_gather_up(&ends.links, owner),
+            (false, true) => schedule::reduce_scatter_down(&ends.links, owner),
+            (false, false) => schedule::all_gather_down(&ends.links),
         };
         let Some(hop) = hop else { continue };
-        let slice = slice_of(chain, work, &hop, is_up, &step);
+        let slice = slice_of(ends, work, (&hop, is_up, owner), &step);
         // SAFETY: obligation 1 is passed on: a step lies within a block.
         unsafe { run_slice::<B, P>(block, conns, &slice)? };
     }
@@ -91,25 +90,27 @@ pub(crate) unsafe fn blocks<B: Block, P: Proto<B>>(
 /// A step as one slice.
 #[inline(always)]
 fn slice_of<'a>(
-    chain: &'a ChainEnds,
+    ends: &'a HostEnds<'_>,
     work: &CollWork,
-    hop: &BlockHop,
-    is_up: bool,
+    (hop, is_up, owner): (&BlockHop, bool, Owner),
     step: &BlockStep,
 ) -> Slice<'a> {
     let (size, at) = (work.elem_bytes(), step.elems.start);
     let in_all = (step.owner.index() * work.count + at) * size;
     let (src, dst) = if work.func == Func::ReduceScatter { (in_all, at * size) } else { (at * size, in_all) };
     let len_bytes = if hop.is_full { (step.elems.len() * size) as u32 } else { 0 };
-    let (recv, send) =
-        if is_up { (&chain.below_recv, &chain.above_send) } else { (&chain.above_recv, &chain.below_send) };
+    let below = schedule::branches(work.func, is_up, owner, ends.below_recv.len());
+    let (recv, send) = match is_up {
+        true => (&ends.below_recv[below], &ends.above_send[..]),
+        false => (&ends.above_recv[..], &ends.below_send[below]),
+    };
     Slice {
         action: hop.action,
         header: SlotHeader { tag: work.tag, len_bytes },
         recv,
         send,
         // What comes from below is before our own.
-        src_position: 1,
+        src_position: recv.len(),
         src: work.src.wrapping_add(src),
         dst: work.dst.wrapping_add(dst),
         stream: work.stream,

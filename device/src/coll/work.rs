@@ -3,7 +3,7 @@
 use crate::conn::Conns;
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank};
-use oxccl_shared::algo::collnet::{ChainLinks, Owner};
+use oxccl_shared::algo::collnet::{HostLinks, Owner};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 
 /// One channel's part of a collective.
@@ -143,10 +143,10 @@ pub struct Endpoints<'a> {
     pub ring: RingEnds<'a>,
     /// The tree of this channel.
     pub tree: &'a TreeEnds,
-    /// The chain to in-network reduction.
-    pub chain: &'a ChainEnds,
-    /// Where each rank is, seen from this one's place in the chain; empty without one.
-    pub chain_owners: &'a [Owner],
+    /// The host's chain to in-network reduction.
+    pub chain: HostEnds<'a>,
+    /// The host's star to in-network reduction.
+    pub star: HostEnds<'a>,
     /// Mesh: receive connections by rank order, ourselves left out.
     pub mesh_recv: &'a [u16],
     /// Mesh: send connections in the order of `algo::mesh::peers`.
@@ -191,19 +191,21 @@ pub struct TreeEnds {
     pub parent_send: [u16; 1],
 }
 
-/// A rank's position in its host's chain and its connections. Above the head is the network.
-#[derive(Clone, Debug, Default)]
-pub struct ChainEnds {
-    /// The ranks above and below.
-    pub links: ChainLinks,
-    /// From the rank below, if there is one.
-    pub below_recv: [u16; 1],
-    /// To the rank below, if there is one.
-    pub below_send: [u16; 1],
+/// A rank's connections in its host's chain or star. Above the head is the network.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostEnds<'a> {
+    /// Whom it has above and below.
+    pub links: HostLinks,
+    /// From the ranks below.
+    pub below_recv: &'a [u16],
+    /// To the ranks below.
+    pub below_send: &'a [u16],
     /// From above.
     pub above_recv: [u16; 1],
     /// To above.
     pub above_send: [u16; 1],
+    /// Where each rank is, seen from this one; empty without in-network reduction.
+    pub owners: &'a [Owner],
 }
 
 /// The connections of a mesh.

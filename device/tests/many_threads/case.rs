@@ -5,7 +5,7 @@ use super::block::{Odd, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
 use oxccl_device::coll::{
-    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
+    self, AtOnce, CollWork, Endpoints, HostEnds, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
 };
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::{BulkCopy, Lines, Stop};
@@ -430,12 +430,11 @@ impl Side {
                     send: [self.ring_peers[1]],
                 };
                 let (mesh_recv, mesh_send) = (&self.mesh_recv[..], &self.mesh_send[..]);
-                let chain = ChainEnds::default();
                 let ends = Endpoints {
                     ring,
                     tree: &self.tree,
-                    chain: &chain,
-                    chain_owners: &[],
+                    chain: HostEnds::default(),
+                    star: HostEnds::default(),
                     mesh_recv,
                     mesh_send,
                 };

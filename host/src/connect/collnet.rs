@@ -10,7 +10,7 @@ use crate::bootstrap::Bootstrap;
 use crate::net::coll::{self, CollComm, CollListener, Head, Windows};
 use crate::net::{HANDLE_BYTES, Locality, NetConfig, NetError, NetHandle, nearest};
 use crate::plan::tuning::NetSpeed;
-use crate::plan::{CHAIN_CHANNELS_MAX, Collnet, CollnetFacts, Reduces};
+use crate::plan::{Collnet, CollnetFacts, HEADED_CHANNELS_MAX, Reduces};
 use crate::proxy::CHECKED;
 use crate::wire::{Message, cut};
 use oxccl_shared::abi::Rank;
@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_micros(200);
 /// Of a reason in a message.
 const REASON_BYTES_MAX: usize = 512;
 
-/// Every chain of a channel, its head first.
+/// The ranks of each host on a channel, its head first.
 pub(super) type Chains = Vec<Vec<Rank>>;
 
 /// A rank's contribution: a head's listeners, one for each channel on which it is one, and its info for the others.
@@ -210,14 +210,14 @@ pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
 
 impl Message for HeadInfo {
     const VERSION: u8 = 3;
-    const BYTES_MAX: usize = 64 + CHAIN_CHANNELS_MAX as usize * HANDLE_BYTES + REASON_BYTES_MAX;
+    const BYTES_MAX: usize = 64 + HEADED_CHANNELS_MAX as usize * HANDLE_BYTES + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {
         match self {
             HeadInfo::Member => true,
             HeadInfo::Lacks(why) => why.len() <= REASON_BYTES_MAX,
             HeadInfo::Head { handles, reduces, latency_us, .. } => {
-                let is_counted = (1..=CHAIN_CHANNELS_MAX as usize).contains(&handles.len());
+                let is_counted = (1..=HEADED_CHANNELS_MAX as usize).contains(&handles.len());
                 is_counted && reduces.is_sound() && latency_us.is_finite() && *latency_us >= 0.0
             }
         }
@@ -266,7 +266,7 @@ mod tests {
     use oxccl_shared::abi::{DataType, RedOp};
 
     fn head(reduces: Reduces, speed_mbps: u32) -> HeadInfo {
-        let handles = vec![NetHandle([7; HANDLE_BYTES]); CHAIN_CHANNELS_MAX as usize];
+        let handles = vec![NetHandle([7; HANDLE_BYTES]); HEADED_CHANNELS_MAX as usize];
         let (windows, buffer_max_bytes) = (Windows { gathers: true, scatters: speed_mbps > 9000 }, 1 << 30);
         HeadInfo::Head { handles, reduces, windows, buffer_max_bytes, speed_mbps, latency_us: 2.5 }
     }
@@ -289,7 +289,7 @@ mod tests {
         else {
             panic!("it is one")
         };
-        for count in [0, CHAIN_CHANNELS_MAX as usize + 1] {
+        for count in [0, HEADED_CHANNELS_MAX as usize + 1] {
             let handles = vec![handles[0]; count];
             let wrong =
                 HeadInfo::Head { handles, reduces, windows, buffer_max_bytes, speed_mbps, latency_us };

@@ -1,9 +1,9 @@
 //! The connections of a channel's kernels, owned by the host.
 
-use oxccl_device::coll::{ChainEnds, Endpoints, RingEnds, TreeEnds};
+use oxccl_device::coll::{Endpoints, HostEnds, RingEnds, TreeEnds};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_shared::abi::Rank;
-use oxccl_shared::algo::collnet::Owner;
+use oxccl_shared::algo::collnet::{HostLinks, Owner};
 
 /// One channel: its connections and its position in ring, tree or mesh.
 #[derive(Default)]
@@ -22,10 +22,10 @@ pub struct Channel {
     pub ring_send: u16,
     /// The tree.
     pub tree: TreeEnds,
-    /// The chain to in-network reduction.
-    pub chain: ChainEnds,
-    /// Where each rank is, seen from this one's place in the chain.
-    pub chain_owners: Vec<Owner>,
+    /// The host's chain to in-network reduction.
+    pub chain: HostPlaces,
+    /// The host's star to in-network reduction.
+    pub star: HostPlaces,
     /// The mesh: indices into `recv` by rank order, ourselves left out.
     pub mesh_recv: Vec<u16>,
     /// The mesh: indices into `send` in the order of `algo::mesh::peers`.
@@ -42,8 +42,39 @@ impl Channel {
             recv: [self.ring_recv],
             send: [self.ring_send],
         };
-        let Channel { tree, chain, chain_owners, mesh_recv, mesh_send, .. } = self;
-        let ends = Endpoints { ring, tree, chain, chain_owners, mesh_recv, mesh_send };
+        let Channel { tree, chain, star, mesh_recv, mesh_send, .. } = self;
+        let (chain, star) = (chain.view(), star.view());
+        let ends = Endpoints { ring, tree, chain, star, mesh_recv, mesh_send };
         (Conns { send: &self.send, recv: &self.recv }, ends)
+    }
+}
+
+/// The connections to the ranks of a host, and of a head to the network that reduces: indices into `recv` and `send`.
+#[derive(Default)]
+pub struct HostPlaces {
+    /// Whom this rank has above and below.
+    pub links: HostLinks,
+    /// From the ranks below.
+    pub below_recv: Vec<u16>,
+    /// To the ranks below.
+    pub below_send: Vec<u16>,
+    /// From above.
+    pub above_recv: u16,
+    /// To above.
+    pub above_send: u16,
+    /// Where each rank is, seen from this one.
+    pub owners: Vec<Owner>,
+}
+
+impl HostPlaces {
+    fn view(&self) -> HostEnds<'_> {
+        HostEnds {
+            links: self.links,
+            below_recv: &self.below_recv,
+            below_send: &self.below_send,
+            above_recv: [self.above_recv],
+            above_send: [self.above_send],
+            owners: &self.owners,
+        }
     }
 }

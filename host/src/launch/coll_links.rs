@@ -6,7 +6,6 @@ use crate::proxy::{CollEnd, CollFault, CollOp, Cut, Elements, Moves};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use std::time::Duration;
 
 /// The network of a rank that is a head.
@@ -27,8 +26,8 @@ impl CollLinks {
 
 impl Drive for CollLinks {
     fn begin_collective(&mut self, collective: &Collective<'_>) {
-        // Beside the head nobody has a network that reduces, and chains are all that it takes part in.
-        if spec_of(collective.plan.algorithm).connections != Connections::Chain {
+        // Other algorithms do without it.
+        if !spec_of(collective.plan.algorithm).connections.has_network() {
             return;
         }
         let plan = collective.plan;

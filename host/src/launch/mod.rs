@@ -38,7 +38,7 @@ pub(crate) use blame::Circle;
 pub use call::RawCall;
 pub use calls_made::{CallsMade, LatestCalls, MessageSums, MessagesMade, NamedCall, SEARCHED_RANKS_MAX};
 pub use cell::{Behind, BehindError, EngineCell, Occupied, StartError};
-pub use channel::Channel;
+pub use channel::{Channel, HostPlaces};
 pub use coll_links::CollLinks;
 pub use custom::CustomAlgorithm;
 pub(crate) use custom::CustomCut;

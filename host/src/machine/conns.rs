@@ -23,12 +23,14 @@ pub enum ConnKind {
     Pair,
     /// Between neighbours in a host's chain, and to and from the network that reduces.
     Chain,
+    /// Between a host's ranks and its head, and to and from the network that reduces.
+    Star,
 }
 
 impl ConnKind {
     /// All, in the order of tables.
-    pub const ALL: [ConnKind; 5] =
-        [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree, ConnKind::Pair, ConnKind::Chain];
+    pub const ALL: [ConnKind; 6] =
+        [ConnKind::Ring, ConnKind::Mesh, ConnKind::Tree, ConnKind::Pair, ConnKind::Chain, ConnKind::Star];
     /// How many.
     pub const COUNT: usize = ConnKind::ALL.len();
 
@@ -37,6 +39,7 @@ impl ConnKind {
         match connections {
             Connections::Mesh | Connections::Levels => ConnKind::Mesh,
             Connections::Chain => ConnKind::Chain,
+            Connections::Star => ConnKind::Star,
             Connections::Ring => ConnKind::Ring,
             Connections::Tree => ConnKind::Tree,
         }

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// a proxy's open orders have room for that whole launch, with each message on several channels.
 const _: () = assert!(KERNEL_MESSAGES_MAX * FAR_CHANNELS_MAX as usize <= ORDERS_OPEN_MAX);
 
-/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, of the mesh, of pairs, and of the chain.
+/// Channel numbers of a GPU communicator's proxy: those of rings, then of trees, of the mesh, of pairs, of chains and of stars.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetChannels {
     /// Of rings.
@@ -38,25 +38,36 @@ pub struct NetChannels {
     pub pairs: u32,
     /// Of chains to a network that reduces.
     pub chains: u32,
+    /// Of stars to a network that reduces.
+    pub stars: u32,
 }
 
 impl NetChannels {
     /// All.
     pub fn count(&self) -> u32 {
-        self.of(ConnKind::Chain).end
+        self.of(ConnKind::Star).end
     }
 
     /// The channels of a kind.
     pub fn of(&self, kind: ConnKind) -> Range<u32> {
-        let NetChannels { rings, trees, mesh, pairs, chains } = *self;
+        let NetChannels { rings, trees, mesh, pairs, chains, stars } = *self;
         let (first, count) = match kind {
             ConnKind::Ring => (0, rings),
             ConnKind::Tree => (rings, trees),
             ConnKind::Mesh => (rings + trees, mesh),
             ConnKind::Pair => (rings + trees + mesh, pairs),
             ConnKind::Chain => (rings + trees + mesh + pairs, chains),
+            ConnKind::Star => (rings + trees + mesh + pairs + chains, stars),
         };
         first..first + count
+    }
+
+    /// A head's channel of those to networks that reduce, chains before stars: its kind and its number among these.
+    pub fn headed(&self, at: u32) -> (ConnKind, u32) {
+        match at.checked_sub(self.chains) {
+            None => (ConnKind::Chain, at),
+            Some(star) => (ConnKind::Star, star),
+        }
     }
 
     /// An end of a connection, as the proxy knows it.
@@ -71,7 +82,9 @@ impl NetChannels {
         let channels = first..first + plan.channels;
         let order = ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels);
         match (connections, plan.dtype) {
-            (Connections::Chain, Some(dtype)) => order.with_elements(Elements::new(dtype, coll.combines())),
+            (Connections::Chain | Connections::Star, Some(dtype)) => {
+                order.with_elements(Elements::new(dtype, coll.combines()))
+            }
             _ => order,
         }
     }
@@ -96,6 +109,7 @@ impl NetChannels {
             (ConnKind::Mesh, "mesh"),
             (ConnKind::Pair, "pair"),
             (ConnKind::Chain, "chain"),
+            (ConnKind::Star, "star"),
         ];
         let found = kinds.into_iter().find(|(kind, _)| self.of(*kind).contains(&channel.0));
         found.map_or_else(
@@ -360,7 +374,7 @@ mod tests {
     use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
-    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, mesh: 2, pairs: 2, chains: 1 };
+    const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, mesh: 2, pairs: 2, chains: 1, stars: 2 };
 
     #[test]
     fn channels_of_a_kind_follow_those_of_another() {
@@ -368,7 +382,9 @@ mod tests {
         assert_eq!(CHANNELS.of(ConnKind::Tree), 4..7);
         assert_eq!(CHANNELS.of(ConnKind::Mesh), 7..9);
         assert_eq!(CHANNELS.of(ConnKind::Pair), 9..11);
-        assert_eq!(CHANNELS.of(ConnKind::Chain), 11..12);
+        assert_eq!([ConnKind::Chain, ConnKind::Star].map(|kind| CHANNELS.of(kind)), [11..12, 12..14]);
+        let headed = [0, 1, 2].map(|at| CHANNELS.headed(at));
+        assert_eq!(headed, [(ConnKind::Chain, 0), (ConnKind::Star, 0), (ConnKind::Star, 1)]);
         let names = [0, 6, 7, 9, 11, 12].map(|channel| CHANNELS.name(ChannelId(channel)));
         let expected = [
             "ring channel 0",

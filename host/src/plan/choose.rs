@@ -1,7 +1,7 @@
 //! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
-use super::collnet::Unserved;
+use super::collnet::{Collnet, Unserved};
 use super::copy_engines::{CtaPolicy, WindowRow, touched_buffer};
 use super::facts::Facts;
 use super::numbers::{NET_LL_MAX_BYTES, ORDERED_TWO_SHOT_MIN_BYTES};
@@ -20,8 +20,16 @@ const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
 /// These by LL128: a function has one of them at most.
 const BY_LINES: Candidates = Candidates::over(Connections::Mesh).and(Candidates::by(Protocol::LL128));
 
+/// By chains, and by stars.
+const BY_CHAINS: Candidates = Candidates::over(Connections::Chain);
+const BY_STARS: Candidates = Candidates::over(Connections::Star);
+
 /// What needs a network that reduces.
-const IN_NETWORK: Candidates = Candidates::over(Connections::Chain);
+const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
+
+/// Of hosts with many GPUs.
+const NO_ROOM_FOR_STARS: &str =
+    "a host has more than 8 GPUs that share memory: collnetchain has no such limit";
 
 /// What needs hosts of equally many ranks.
 const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
@@ -33,10 +41,23 @@ pub struct Lacks<'a> {
     pub collnet: Option<&'a str>,
     /// What the network that reduces has no operation for.
     pub unserved: &'a [Unserved],
+    /// Stars to the network that reduces.
+    pub stars: Option<&'a str>,
     /// Hosts of equally many ranks.
     pub levels: Option<&'a str>,
     /// Connections of all pairs that carry any length: what reduces by rank.
     pub mesh: Option<&'a str>,
+}
+
+impl<'a> Lacks<'a> {
+    /// Why a function that is ordered to go through a network that reduces, by this algorithm, cannot.
+    fn of_network(&self, algorithm: Algorithm, is_ordered: impl Fn(Func) -> bool) -> Option<&'a str> {
+        let mut offered = spec_of(algorithm).on_cpus.iter().map(|offered| offered.func);
+        let unserved = self.unserved.iter().find(|(func, _)| is_ordered(*func)).map(|(_, why)| *why);
+        let stars = self.stars.filter(|_| spec_of(algorithm).connections == Connections::Star);
+        let any = self.collnet.or(stars).filter(|_| offered.any(is_ordered));
+        any.or(unserved)
+    }
 }
 
 impl Facts {
@@ -52,21 +73,20 @@ impl Facts {
             Processor::Gpu => "more than 8 GPUs",
         };
         let orders = |func, algorithm| forced.names_algorithm(func, algorithm);
-        let in_network = |func| orders(func, Algorithm::CollnetChain);
-        let levels = orders(Func::AllReduce, Algorithm::TwoLevel);
-        let chains = [Func::AllReduce, Func::ReduceScatter, Func::AllGather].into_iter().any(in_network);
-        let unserved = lacks.unserved.iter().find(|(func, _)| in_network(*func)).map(|(_, why)| *why);
-        let no_chains = lacks.collnet.filter(|_| chains).or(unserved);
-        let why = match (no_chains, lacks.levels.filter(|_| levels)) {
-            (Some(why), _) => format!(" among {among} (collnetchain: {why})"),
-            (None, Some(why)) => format!(" among {among} (twolevel: {why})"),
-            (None, None) => format!(" among {among}"),
-        };
+        let network = [Algorithm::CollnetChain, Algorithm::CollnetDirect].map(|algorithm| {
+            let lack = lacks.of_network(algorithm, |func| orders(func, algorithm));
+            lack.map(|why| format!(" among {among} ({}: {why})", algorithm.name()))
+        });
+        let levels = lacks.levels.filter(|_| orders(Func::AllReduce, Algorithm::TwoLevel));
+        let levels = levels.map(|why| format!(" among {among} (twolevel: {why})"));
+        let [chains, stars] = network;
+        let why = chains.or(stars).or(levels).unwrap_or_else(|| format!(" among {among}"));
         let there = |func| {
             let has_network = lacks.collnet.is_none() && lacks.unserved.iter().all(|(of, _)| *of != func);
             Candidates::offered(func, on).that(|candidate| {
                 has_room(candidate.algorithm)
                     && (has_network || !IN_NETWORK.has(candidate))
+                    && (lacks.stars.is_none() || !BY_STARS.has(candidate))
                     && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
             })
         };
@@ -169,6 +189,11 @@ impl Facts {
         if self.collnet.serves(call).is_none() {
             offered = offered.without(IN_NETWORK);
         }
+        for (channels, by) in [(self.chain_channels, BY_CHAINS), (self.star_channels, BY_STARS)] {
+            if channels == 0 {
+                offered = offered.without(by);
+            }
+        }
         if self.tree_channels == 0 {
             offered = offered.without(Candidates::over(Connections::Tree));
         }
@@ -211,9 +236,9 @@ impl Facts {
     /// whole slots wherever ranks are on CPUs. Two-shot, in which all send to all over one device of each host, waits for being measured
     /// there; one-shot and two-shot LL128 on each generation of GPUs.
     ///
-    /// Through a network that reduces, all-reduces alone were measured.
+    /// Through a network that reduces, all-reduces by chains alone were measured.
     fn doubtful(&self, call: &Call) -> Candidates {
-        let slow = self.slow_or_unmeasured(call);
+        let slow = self.slow_or_unmeasured(call).or_also(BY_STARS);
         if call.func == Func::AllReduce { slow } else { slow.or_also(IN_NETWORK) }
     }
 
@@ -347,12 +372,30 @@ impl Facts {
         is_like_measured && self.forced == Forced::default() && is_beaten
     }
 
+    /// Why GPUs have no stars to a network that reduces, though it may be there.
+    fn why_no_stars(&self) -> &'static str {
+        match self.is_asked_for(Algorithm::CollnetDirect) {
+            _ if !matches!(self.collnet, Collnet::There(_)) => self.collnet.why_none(),
+            true => NO_ROOM_FOR_STARS,
+            false => "not connected: neither NCCL_ALGO nor a tuning file names collnetdirect",
+        }
+    }
+
+    /// What a check of the user's orders is told of stars, once ranks know each other.
+    pub fn lack_of_stars(&self) -> Option<&'static str> {
+        (self.star_channels == 0 && self.is_asked_for(Algorithm::CollnetDirect)).then_some(NO_ROOM_FOR_STARS)
+    }
+
     /// Why a candidate is not among those that are [offered](Self::offered).
     pub(super) fn absent(&self, call: &Call, candidate: Candidate) -> Exclusion {
         Exclusion::NotConnected(match spec_of(candidate.algorithm).connections {
             _ if !self.known(call.func).has(candidate) => return Exclusion::NotThere,
             _ if !self.has_bits(call, candidate) => return Exclusion::Order,
-            Connections::Chain => self.collnet.why_not(call.func),
+            Connections::Chain if self.chain_channels == 0 => {
+                "not connected: NCCL_ALGO or a tuning file names collnetdirect alone"
+            }
+            Connections::Star if self.star_channels == 0 => self.why_no_stars(),
+            Connections::Chain | Connections::Star => self.collnet.why_not(call.func),
             Connections::Levels => self.hosts.why_not(),
             Connections::Tree if self.tree_channels == 0 => {
                 "not connected: trees of GPUs are between hosts, and where NCCL_ALGO or a tuning file names them"

@@ -166,7 +166,7 @@ impl Facts {
     fn slot_bytes(&self, call: &Call, candidate: Candidate, layout: &ConnLayout) -> usize {
         let spec = spec_of(candidate.algorithm);
         let bytes = spec.payload_bytes(candidate.protocol, layout);
-        match self.collnet.serves(call).filter(|_| spec.connections == Connections::Chain) {
+        match self.collnet.serves(call).filter(|_| spec.connections.has_network()) {
             Some(network) => network.at_most(bytes),
             None => bytes,
         }

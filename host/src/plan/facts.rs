@@ -14,6 +14,7 @@ use super::tuning::{
 };
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, ConnLayout, Func, Protocol, Rank};
+use oxccl_shared::algo::collnet::STAR_BELOW_MAX;
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::{Connections, Processor, Proxied};
@@ -36,8 +37,10 @@ pub struct Facts {
     pub mesh_channels: u32,
     /// Of these, what pairs have that only a network connects.
     pub far_channels: u32,
-    /// Chains of GPUs to a network that reduces.
+    /// Channels of chains of GPUs to a network that reduces.
     pub chain_channels: u32,
+    /// Channels of stars of GPUs to it.
+    pub star_channels: u32,
     /// Channels of trees that are connected: among GPUs of one host none unless the user insists on trees. Nothing shows yet that they
     /// are best at any size there, so that their memory would lie idle.
     pub tree_channels: u32,
@@ -93,6 +96,7 @@ impl Facts {
             mesh_channels: 1,
             far_channels: 1,
             chain_channels: 1,
+            star_channels: 1,
             tree_channels,
             blocks_max: 1,
             forced,
@@ -134,6 +138,7 @@ impl Facts {
             mesh_channels: at_most(blocks.mesh_channels),
             far_channels: at_most(blocks.mesh_channels),
             chain_channels: 1,
+            star_channels: 1,
             tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
             blocks_max,
             forced,
@@ -224,9 +229,27 @@ impl Facts {
     }
 
     /// The same where a network reduces between the GPUs of hosts, or not: the model knows the hosts and the network between them already.
-    /// There are chains to it along the first rings.
     pub fn with_collnet_of_gpus(self, collnet: Collnet) -> Facts {
-        Facts { collnet, chain_channels: self.ring_channels.clamp(1, CHAIN_CHANNELS_MAX), ..self }
+        Facts { collnet, ..self }
+    }
+
+    /// The same for GPUs of which so many share a host at most. On the way to a network that reduces there are chains along the first rings,
+    /// and stars where the user or a table names them and kernels have room: chains are then left out unless they are named too.
+    pub fn with_hosts_of_gpus(self, host_max: u32) -> Facts {
+        let channels = self.ring_channels.clamp(1, CHAIN_CHANNELS_MAX);
+        let has_room = host_max as usize <= STAR_BELOW_MAX + 1;
+        let [has_chains, has_stars] =
+            [Algorithm::CollnetChain, Algorithm::CollnetDirect].map(|algorithm| self.is_asked_for(algorithm));
+        let has_stars = has_stars && has_room;
+        let of = |is_there: bool| if is_there { channels } else { 0 };
+        Facts { chain_channels: of(has_chains || !has_stars), star_channels: of(has_stars), ..self }
+    }
+
+    /// Whether the user or a table names it for any function.
+    pub(super) fn is_asked_for(&self, algorithm: Algorithm) -> bool {
+        let mut funcs = spec_of(algorithm).offered(self.processor()).iter();
+        funcs.any(|offered| self.forced.names_algorithm(offered.func, algorithm))
+            || self.table.is_some_and(|table| table.uses(Candidates::along(algorithm)))
     }
 
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
@@ -270,7 +293,8 @@ impl Facts {
             Connections::Tree => (&self.tree_layout, self.tree_channels),
             // Of GPUs they have channels of their own, and slots like those of rings.
             Connections::Chain if self.has_gpus() => (&self.ring_layout, self.chain_channels),
-            Connections::Mesh | Connections::Chain | Connections::Levels => {
+            Connections::Star if self.has_gpus() => (&self.ring_layout, self.star_channels),
+            Connections::Mesh | Connections::Chain | Connections::Star | Connections::Levels => {
                 (&self.mesh_layout, self.far_channels)
             }
         }

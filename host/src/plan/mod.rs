@@ -35,7 +35,7 @@ pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
 pub use nics::Nics;
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
-pub(crate) use numbers::{CHAIN_CHANNELS_MAX, FAR_CHANNELS_MAX};
+pub(crate) use numbers::{FAR_CHANNELS_MAX, HEADED_CHANNELS_MAX};
 pub use symmetric::SymmetricPlan;
 pub use tuning::Forced;
 

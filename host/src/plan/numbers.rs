@@ -152,8 +152,11 @@ pub(super) const NET_TREE_CHANNELS: u32 = 4;
 /// See [`NET_RING_CHANNELS`]. A rank has these with every other rank.
 pub(super) const NET_MESH_CHANNELS: u32 = 2;
 
-/// Most channels of chains of GPUs to a network that reduces: each has a communicator of the network, and 5 MiB of pinned memory at each head.
-pub(crate) const CHAIN_CHANNELS_MAX: u32 = 4;
+/// Most channels of chains of GPUs to a network that reduces, and of stars: each has a communicator of the network, and 5 MiB of pinned memory
+/// at each head.
+pub(super) const CHAIN_CHANNELS_MAX: u32 = 4;
+/// Most of both.
+pub(crate) const HEADED_CHANNELS_MAX: u32 = 2 * CHAIN_CHANNELS_MAX;
 
 /// Most ranks on CPUs that go to all peers at once where some of them meet over a network: beyond, a rank would have more connections than
 /// 32, and as many more as there are ranks.

@@ -43,6 +43,7 @@ pub fn algorithm(algorithm: Algorithm) -> &'static CStr {
     match algorithm {
         Algorithm::Tree => c"TREE",
         Algorithm::Ring => c"RING",
+        Algorithm::CollnetDirect => c"COLLNET_DIRECT",
         Algorithm::CollnetChain => c"COLLNET_CHAIN",
         Algorithm::OneShot => c"ONESHOT",
         Algorithm::TwoShot => c"TWOSHOT",

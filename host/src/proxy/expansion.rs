@@ -5,7 +5,6 @@ use super::order::{Elements, Operation, ProxyOrder};
 use oxccl_shared::abi::{ChannelId, DataType, Func, Protocol};
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::CombineKind;
 
 /// The latest order that meant something, expanded.
@@ -15,7 +14,7 @@ pub(super) struct Expansion {
     pub(super) protocol: Protocol,
     elements: Elements,
     /// Of a collective along a chain, what the network is to do.
-    along_chain: Option<Func>,
+    to_network: Option<Func>,
     /// Connections, by their numbers in the proxy, and steps on each. The capacity is kept.
     pub(super) parts: Vec<(u16, u64)>,
 }
@@ -28,7 +27,7 @@ impl Expansion {
             order: None,
             protocol: Protocol::Simple,
             elements,
-            along_chain: None,
+            to_network: None,
             parts: Vec::with_capacity(connections),
         }
     }
@@ -49,15 +48,15 @@ impl Expansion {
     /// Another order, whose parts follow.
     pub(super) fn begin(&mut self, op: &Operation) {
         (self.order, self.protocol, self.elements) = (Some(op.order), op.protocol, op.elements);
-        let is_along_chain = spec_of(op.algorithm).connections == Connections::Chain && !op.func.is_message();
-        self.along_chain = is_along_chain.then_some(op.func);
+        let has_network = spec_of(op.algorithm).connections.has_network() && !op.func.is_message();
+        self.to_network = has_network.then_some(op.func);
         self.parts.clear();
     }
 
     /// What a network that reduces is to do on a channel.
     #[inline]
     pub(super) fn reduced(&self, order: &ProxyOrder, channel: ChannelId) -> Reduced {
-        let moves = self.along_chain.map_or(Moves::Reduce, |func| {
+        let moves = self.to_network.map_or(Moves::Reduce, |func| {
             let index = channel.0.saturating_sub(order.first_channel);
             let part =
                 chunk::channel_part(order.count as usize, order.nchannels, index, order.grain_elems as usize);

@@ -55,7 +55,7 @@ pub use op_header::OpHeader;
 pub use opening::{OpenEnd, OpeningEnd, Patience};
 pub use order::{Elements, Keep, ORDERS_WAITING_MAX, ProxyOrder, ProxyShared};
 pub use orders::{ProxyOrders, Ticket, attach_orders, attach_proxy, driven_proxy, proxy};
-pub use pattern::{ChainPlace, ProxyChannel};
+pub use pattern::{ProxyChannel, ProxyPlace};
 pub use recv::RecvEnd;
 pub use send::SendEnd;
 pub use share::{Concerns, share};

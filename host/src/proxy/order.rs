@@ -4,7 +4,6 @@ use oxccl_shared::abi::{
     Algorithm, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, Protocol, Rank, RedOp,
 };
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::fifo::OrderFifo;
 use oxccl_shared::reduce::CombineKind;
 use oxccl_shared::sync::{Line128, Sys, Word};
@@ -192,7 +191,7 @@ impl ProxyOrder {
         let algorithm = Algorithm::try_from(u32::from(self.algorithm)).ok()?;
         let protocol = Protocol::try_from(u32::from(self.protocol)).ok()?;
         let is_cut = func.is_message() || self.chunk_elems > 0 && self.slice_elems > 0;
-        let is_reduced = spec_of(algorithm).connections == Connections::Chain && !func.is_message();
+        let is_reduced = spec_of(algorithm).connections.has_network() && !func.is_message();
         let elements = Elements::from_byte(self.elements)?;
         let is_whole = is_cut && self.nchannels > 0 && (is_reduced || self.elements == 0);
         is_whole.then_some(Operation { func, algorithm, protocol, elements, order: self })

@@ -6,14 +6,14 @@
 use super::order::Operation;
 use oxccl_shared::abi::{Algorithm, Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
-use oxccl_shared::algo::collnet::Blocks;
+use oxccl_shared::algo::collnet::{Blocks, Owner, Shape};
 use oxccl_shared::algo::mesh::peers;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel, twoshot};
 use std::ops::Range;
 
-/// This rank's place in one channel's ring and tree, or in its host's chain.
+/// This rank's place in one channel's ring and tree, or in its host.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyChannel {
     /// The rank at each position of the ring; empty where there is none.
@@ -21,38 +21,43 @@ pub struct ProxyChannel {
     /// The neighbours in the tree.
     pub tree: tree::TreeLinks,
     /// The host's chain.
-    pub chain: ChainPlace,
+    pub chain: ProxyPlace,
+    /// The host's star.
+    pub star: ProxyPlace,
 }
 
-/// This rank's place in its host's chain.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct ChainPlace {
-    /// The rank above; of a head whose network goes through the proxy, the next head.
-    pub above: Option<Rank>,
-    /// The rank below.
-    pub below: Option<Rank>,
-    /// Ranks whose blocks pass between this one and what is above: itself and those below, or all at a head.
-    pub blocks_above: u32,
-    /// Ranks whose blocks pass between this one and the one below: those below.
-    pub blocks_below: u32,
+/// This rank's neighbours on the way to a network that reduces, and of how many ranks the blocks pass between it and each.
+#[derive(Clone, Default, Debug)]
+pub struct ProxyPlace {
+    /// The rank above; of a head whose network goes through the proxy, the next head, and all ranks.
+    above: Option<(Rank, u32)>,
+    /// The ranks below.
+    below: Box<[(Rank, u32)]>,
 }
 
-impl ChainPlace {
-    /// That of a rank in its chain, which begins with the head; the network is not among the proxy's connections.
-    pub fn of(chain: &[Rank], rank: Rank) -> ChainPlace {
-        let Some(at) = chain.iter().position(|other| *other == rank) else { return ChainPlace::default() };
-        let below = (chain.len() - at - 1) as u32;
-        ChainPlace {
-            above: at.checked_sub(1).map(|above| chain[above]),
-            below: chain.get(at + 1).copied(),
-            blocks_above: below + 1,
-            blocks_below: below,
+impl ProxyPlace {
+    /// That of a rank of a host, whose ranks begin with the head; the network is not among the proxy's connections.
+    pub fn of(shape: Shape, host: &[Rank], rank: Rank) -> ProxyPlace {
+        let Some(place) = shape.place(host, rank) else { return ProxyPlace::default() };
+        // Its own, and those of who is behind it.
+        let blocks = |rank: Rank| {
+            let is_behind = |other: &&Rank| Owner::of(shape, host, rank, **other).branch().is_some();
+            1 + host.iter().filter(is_behind).count() as u32
+        };
+        ProxyPlace {
+            above: place.above.map(|above| (above, blocks(rank))),
+            below: place.below.iter().map(|below| (*below, blocks(*below))).collect(),
         }
     }
 
     /// That of a head among so many ranks, of whose connections the proxy has the one to the network alone.
-    pub fn of_head(next_head: Rank, nranks: u32) -> ChainPlace {
-        ChainPlace { above: Some(next_head), blocks_above: nranks, ..ChainPlace::default() }
+    pub fn of_head(next_head: Rank, nranks: u32) -> ProxyPlace {
+        ProxyPlace { above: Some((next_head, nranks)), ..ProxyPlace::default() }
+    }
+
+    /// Whether a rank is a neighbour.
+    pub fn has(&self, peer: Rank) -> bool {
+        self.above.iter().chain(&self.below).any(|(rank, _)| *rank == peer)
     }
 }
 
@@ -112,7 +117,8 @@ pub(super) fn expand(
         Connections::Ring => along_ring(op, part, channel, me, nranks, emit),
         Connections::Tree => along_tree(op, part, channel, emit),
         Connections::Levels => in_levels(op, part, me, nranks, emit),
-        Connections::Chain => along_chain(op, part, &channel.chain, nranks, emit),
+        Connections::Chain => to_network(op, part, &channel.chain, nranks, emit),
+        Connections::Star => to_network(op, part, &channel.star, nranks, emit),
         Connections::Mesh if op.algorithm == Algorithm::TwoShot => {
             let (slice_elems, grain_elems) = (order.slice_elems as usize, order.grain_elems as usize);
             // Both hops of a loop are one slot to and from every peer, an empty one for a block without elements.
@@ -238,20 +244,20 @@ fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Em
 }
 
 /// What goes up passes all ranks above whoever has it, and what comes down all that are to have it.
-fn along_chain(op: &Operation, part: Range<usize>, place: &ChainPlace, n: u32, emit: &mut Emit<'_>) {
+fn to_network(op: &Operation, part: Range<usize>, place: &ProxyPlace, n: u32, emit: &mut Emit<'_>) {
     let of_blocks = |blocks| Blocks::count(part.len(), op.order.slice_elems as usize, blocks) as u64;
     let up_and_down = |blocks| match op.func {
         Func::ReduceScatter => [of_blocks(n), of_blocks(blocks)],
         Func::AllGather => [of_blocks(blocks), of_blocks(n)],
         _ => [slots(op, part.clone()); 2],
     };
-    if let Some(above) = place.above {
-        let [up, down] = up_and_down(place.blocks_above);
+    if let Some((above, blocks)) = place.above {
+        let [up, down] = up_and_down(blocks);
         emit(above, Way::Send, Amount::Steps(up));
         emit(above, Way::Recv, Amount::Steps(down));
     }
-    if let Some(below) = place.below {
-        let [up, down] = up_and_down(place.blocks_below);
+    for &(below, blocks) in &place.below {
+        let [up, down] = up_and_down(blocks);
         emit(below, Way::Recv, Amount::Steps(up));
         emit(below, Way::Send, Amount::Steps(down));
     }

@@ -8,8 +8,8 @@ use oxccl_shared::abi::{Algorithm, Func, Protocol};
 
 /// This library's algorithms that NCCL has, with its numbers. Others have no entry: a plugin cannot order them, and takes their place where
 /// it orders another.
-const ROWS: [(usize, Algorithm); 3] =
-    [(0, Algorithm::Tree), (1, Algorithm::Ring), (3, Algorithm::CollnetChain)];
+const ROWS: [(usize, Algorithm); 4] =
+    [(0, Algorithm::Tree), (1, Algorithm::Ring), (2, Algorithm::CollnetDirect), (3, Algorithm::CollnetChain)];
 /// Protocols by NCCL's numbers.
 const COLUMNS: [Protocol; PROTOCOLS] = [Protocol::LL, Protocol::LL128, Protocol::Simple];
 

@@ -157,6 +157,8 @@ numbered! {
         Tree = 0 => "tree",
         /// Neighbours in a ring.
         Ring = 1 => "ring",
+        /// Each host's ranks to a head, and heads to a network that reduces.
+        CollnetDirect = 2 => "collnetdirect",
         /// A chain of each host's ranks to a network that reduces.
         CollnetChain = 3 => "collnetchain",
         /// One hop: every rank to every rank.

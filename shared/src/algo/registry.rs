@@ -5,8 +5,15 @@ use super::{collnet, oneshot, ring, tree, twolevel, twoshot};
 use crate::abi::{Algorithm, Func, Protocol};
 
 /// Every algorithm: NCCL's two first. Their order is that of tables and lists.
-pub const SPECS: [&Spec; 6] =
-    [&tree::SPEC, &ring::SPEC, &oneshot::SPEC, &twoshot::SPEC, &collnet::SPEC, &twolevel::SPEC];
+pub const SPECS: [&Spec; 7] = [
+    &tree::SPEC,
+    &ring::SPEC,
+    &oneshot::SPEC,
+    &twoshot::SPEC,
+    &collnet::CHAIN,
+    &twolevel::SPEC,
+    &collnet::DIRECT,
+];
 
 /// An algorithm, a function that it has and a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

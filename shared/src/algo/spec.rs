@@ -60,8 +60,10 @@ pub enum Connections {
     Tree,
     /// To and from every other rank.
     Mesh,
-    /// To and from the neighbours in a host's chain: on CPUs connections of a mesh.
+    /// To and from the neighbours in a host's chain, the head's to a network that reduces: on CPUs connections of a mesh.
     Chain,
+    /// To and from the head of a host, the head's to a network that reduces: on CPUs connections of a mesh.
+    Star,
     /// To and from the other ranks of the host and those of the same number in other hosts: connections of a mesh.
     Levels,
 }
@@ -69,7 +71,12 @@ pub enum Connections {
 impl Connections {
     /// Whether they are connections between pairs, which a mesh has all of.
     pub const fn is_of_pairs(self) -> bool {
-        matches!(self, Connections::Mesh | Connections::Chain | Connections::Levels)
+        matches!(self, Connections::Mesh | Connections::Chain | Connections::Star | Connections::Levels)
+    }
+
+    /// Whether heads of hosts have a network that reduces among them.
+    pub const fn has_network(self) -> bool {
+        matches!(self, Connections::Chain | Connections::Star)
     }
 }
 
@@ -101,7 +108,7 @@ pub enum ReductionOrder {
     Rank,
     /// By rank inside a host, then by host; each block begins at another host.
     Levels,
-    /// By host along its chain, and as the network likes between hosts.
+    /// Inside a host by its chain or at its head, and as the network likes between hosts.
     Network,
 }
 
@@ -140,6 +147,8 @@ pub enum Terms {
     Hops(u8),
     /// A host's chain, and a network once.
     Chain,
+    /// A hop to the head of a host, and a network once.
+    Star,
     /// Two hops inside hosts and two between them, a block of each rank in each.
     Levels,
 }
@@ -157,6 +166,7 @@ impl Terms {
             Terms::Hops(_) => 2,
             Terms::Chain => 3,
             Terms::Levels => 4,
+            Terms::Star => 5,
         }
     }
 }
@@ -216,7 +226,7 @@ impl Terms {
             Terms::Tree => 0,
             Terms::Ring => 1,
             Terms::Hops(_) => 2,
-            Terms::Chain => 3,
+            Terms::Chain | Terms::Star => 3,
             // A hop takes what it takes.
             Terms::Levels => 2,
         }

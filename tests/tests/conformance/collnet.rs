@@ -27,8 +27,15 @@ fn network(version: u32, fault: &str, flags: &[&str]) -> Arc<dyn CollNet> {
     plugin::open_coll(file.name()).expect("a plugin that works")
 }
 
+/// The ways through a host to the network.
+const WAYS: [Algorithm; 2] = [Algorithm::CollnetChain, Algorithm::CollnetDirect];
+
 fn along_chains() -> Settings {
-    Settings { algorithm: Some(Algorithm::CollnetChain), ..Settings::default() }
+    by(Algorithm::CollnetChain)
+}
+
+fn by(algorithm: Algorithm) -> Settings {
+    Settings { algorithm: Some(algorithm), ..Settings::default() }
 }
 
 /// `hosts` names each rank's host, and `nets` has what a host reduces by; the last one has that of all further hosts.
@@ -81,14 +88,14 @@ fn every_number_of_hosts_and_ranks() {
     let net = [network(12, "", &[])];
     let mut random = Deck::new(1 << 16, 11);
     for nhosts in 2..=4 {
-        for ranks_per_host in 1..=3 {
+        for (ranks_per_host, way) in (1..=3).flat_map(|ranks| WAYS.map(|way| (ranks, way))) {
             let hosts: Vec<u32> = (0..nhosts * ranks_per_host).map(|rank| rank / ranks_per_host).collect();
-            let mut world = World::with(hosts.len() as u32, along_chains(), placed(&hosts, &net));
+            let mut world = World::with(hosts.len() as u32, by(way), placed(&hosts, &net));
             every_type_and_operator(&mut world, &mut random);
             for rank in &world.ranks {
-                assert_eq!(chosen(rank, DataType::F32, RedOp::Avg), Algorithm::CollnetChain);
+                assert_eq!(chosen(rank, DataType::F32, RedOp::Avg), way);
                 // The network does not reduce these.
-                assert_ne!(chosen(rank, DataType::F8E4M3, RedOp::Sum), Algorithm::CollnetChain);
+                assert_ne!(chosen(rank, DataType::F8E4M3, RedOp::Sum), way);
             }
         }
     }
@@ -101,9 +108,11 @@ fn uneven_and_interleaved_hosts() {
     let mut random = Deck::new(1 << 16, 12);
     for (version, hosts) in [(8, vec![0, 1, 1, 2, 2, 2]), (9, vec![1, 0, 2, 0, 1]), (10, vec![3, 3, 0])] {
         let net = [network(version, "", &[])];
-        let mut world = World::with(hosts.len() as u32, along_chains(), placed(&hosts, &net));
-        every_type_and_operator(&mut world, &mut random);
-        assert_eq!(chosen(&world.ranks[0], DataType::I32, RedOp::Max), Algorithm::CollnetChain);
+        for way in WAYS {
+            let mut world = World::with(hosts.len() as u32, by(way), placed(&hosts, &net));
+            every_type_and_operator(&mut world, &mut random);
+            assert_eq!(chosen(&world.ranks[0], DataType::I32, RedOp::Max), way);
+        }
     }
 }
 
@@ -114,21 +123,15 @@ fn reduce_scatter_and_all_gather() {
     let mut random = Deck::new(1 << 16, 15);
     let even = |nhosts: u32, each: u32| (0..nhosts * each).map(|rank| rank / each).collect::<Vec<u32>>();
     let hosts = [even(2, 1), even(2, 4), even(3, 2), even(4, 1), vec![0, 1, 1, 2, 2, 2], vec![1, 0, 2, 0, 1]];
-    for (version, hosts) in (8..).zip(hosts) {
+    for ((version, hosts), way) in (8..).zip(hosts).flat_map(|host| WAYS.map(|way| (host.clone(), way))) {
         let net = [network(version.min(12), "", &[])];
-        let mut world = World::with(hosts.len() as u32, along_chains(), placed(&hosts, &net));
+        let mut world = World::with(hosts.len() as u32, by(way), placed(&hosts, &net));
         for rank in &world.ranks {
-            assert_eq!(
-                chosen_for(rank, Func::ReduceScatter, DataType::F32, RedOp::Avg),
-                Algorithm::CollnetChain
-            );
-            assert_eq!(
-                chosen_for(rank, Func::AllGather, DataType::F8E4M3, RedOp::Sum),
-                Algorithm::CollnetChain
-            );
+            assert_eq!(chosen_for(rank, Func::ReduceScatter, DataType::F32, RedOp::Avg), way);
+            assert_eq!(chosen_for(rank, Func::AllGather, DataType::F8E4M3, RedOp::Sum), way);
             // The network does not reduce these.
             let unreduced = chosen_for(rank, Func::ReduceScatter, DataType::F8E4M3, RedOp::Sum);
-            assert_ne!(unreduced, Algorithm::CollnetChain);
+            assert_ne!(unreduced, way);
         }
         every_block(&mut world, &mut random);
     }
@@ -139,7 +142,19 @@ fn reduce_scatter_and_all_gather() {
 fn blocks_of_any_length() {
     let _deadline = Deadline::start("blocks_of_any_length", LIMIT);
     let (hosts, net) = ([0, 0, 1, 1, 1], [network(12, "", &[])]);
-    let mut world = World::with(5, along_chains(), placed(&hosts, &net));
+    // In the last one calls of both ways share a head's end of the network.
+    for ways in
+        ["collnetchain", "collnetdirect", "collnetchain;allreduce:collnetdirect;reducescatter:collnetdirect"]
+    {
+        let mut world = World::with(5, Settings::default(), |rank, config| {
+            placed(&hosts, &net)(rank, config);
+            ordered(ways, config);
+        });
+        blocks_of_any_length_in(&mut world);
+    }
+}
+
+fn blocks_of_any_length_in(world: &mut World) {
     for (k, placement) in Placement::ALL.into_iter().enumerate() {
         for count in [1, 7, 2_049, 100_003] {
             for func in [Func::ReduceScatter, Func::AllGather, Func::AllReduce, Func::Broadcast] {
@@ -147,10 +162,26 @@ fn blocks_of_any_length() {
                 let case = Case { func, dtype, op, root: 0, count, placement, seed };
                 for by in [By::Threads, By::Fibers] {
                     doing(|| format!("{case:?} by {by:?}"));
-                    case.check(&mut world, by).unwrap();
+                    case.check(world, by).unwrap();
                 }
             }
         }
+    }
+}
+
+/// A star is not taken unasked, whatever the model finds of it.
+#[test]
+fn a_star_is_not_taken_unasked() {
+    let _deadline = Deadline::start("a_star_is_not_taken_unasked", LIMIT);
+    let (hosts, nets) = ([0, 0, 1, 1], [network(12, "", &[])]);
+    let world = World::with(4, Settings::default(), placed(&hosts, &nets));
+    for (func, k) in [Func::AllReduce, Func::ReduceScatter, Func::AllGather]
+        .into_iter()
+        .flat_map(|func| (0..24).map(move |k| (func, k)))
+    {
+        let explained = world.ranks[0].explain(func, DataType::F32, 1 << k).expect("a collective");
+        let algorithm = explained.expect("it is planned").choice.candidate.algorithm;
+        assert_ne!(algorithm, Algorithm::CollnetDirect, "{func} {k}");
     }
 }
 
@@ -273,11 +304,13 @@ fn beside_every_transport() {
     let _deadline = Deadline::start("beside_every_transport", LIMIT);
     let (hosts, nets) = ([0, 0, 1, 1], [network(12, "", &[])]);
     let mut random = Deck::new(1 << 16, 14);
-    let streams = Settings { transport: Some(TransportKind::Tcp), ..along_chains() };
-    let mut world = World::with(4, streams, placed(&hosts, &nets));
-    assert_eq!(chosen(&world.ranks[1], DataType::F32, RedOp::Sum), Algorithm::CollnetChain);
-    every_type_and_operator(&mut world, &mut random);
-    every_block(&mut world, &mut random);
+    for (way, hosts) in WAYS.into_iter().flat_map(|way| [(way, &hosts[..]), (way, &[0, 0, 0, 1])]) {
+        let streams = Settings { transport: Some(TransportKind::Tcp), ..by(way) };
+        let mut world = World::with(4, streams, placed(hosts, &nets));
+        assert_eq!(chosen(&world.ranks[1], DataType::F32, RedOp::Sum), way);
+        every_type_and_operator(&mut world, &mut random);
+        every_block(&mut world, &mut random);
+    }
 
     let other: Arc<dyn Net> = Arc::new(Loopback::new(0));
     let mut world = World::with(4, along_chains(), |rank, config| {

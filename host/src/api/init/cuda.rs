@@ -89,7 +89,8 @@ impl Init for Cuda {
         let mesh = is_wide.then_some("not between hosts: set it off, or reduce inside each host first");
         let collnet = connected.facts.collnet.lack(&connected.no_collnet);
         let unserved = connected.facts.collnet.unserved();
-        let lacks = Lacks { collnet, unserved, levels: connected.facts.hosts.lack(), mesh };
+        let (levels, stars) = (connected.facts.hosts.lack(), connected.facts.lack_of_stars());
+        let lacks = Lacks { collnet, unserved, stars, levels, mesh };
         Facts::check(Processor::Gpu, nranks, &config.restrictions(), lacks)?;
         let (device, side, kernels) = opened?;
         Ok(ConnectedGpu { device, side, kernels, connected })
@@ -183,8 +184,8 @@ fn open(
 
 /// Asks for the memory of connections, in the GPU's memory and the host's.
 fn memory_use(rank: Rank, connected: &DeviceConnected) -> MemoryUse {
-    let DeviceConnected { layout, tables, parts, chain_bytes, .. } = connected;
-    let own_bytes = tables.memory.len_bytes() + chain_bytes;
+    let DeviceConnected { layout, tables, parts, head_bytes, .. } = connected;
+    let own_bytes = tables.memory.len_bytes() + head_bytes;
     let peers = (0..layout.nranks).map(Rank).filter(|peer| *peer != rank);
     let peers = peers.map(|peer| PeerMemory {
         rank: peer,

@@ -4,16 +4,15 @@ use super::wiring::Wiring;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::collnet::{HeadListener, Heads, JoinedHead, refused};
-use crate::launch::CollLinks;
+use crate::launch::{CollLinks, HostPlaces};
 use crate::mem::Segment;
 use crate::net::Locality;
 use crate::plan::Collnet;
 use crate::proxy::{CollEnd, ProxyBlock};
 use crate::transport::{TransportKind, stream_layout};
-use oxccl_device::coll::ChainEnds;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use oxccl_shared::algo::collnet::{ChainLinks, Owner};
+use oxccl_shared::algo::collnet::{Owner, Shape};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -24,14 +23,19 @@ impl Wiring<'_> {
     /// Whether to search for in-network reduction; the same on every rank.
     pub(super) fn wants_collnet(&mut self) -> bool {
         let hosts = self.graph.hosts();
-        let meets_over_network = |pair: &[Rank]| self.kind(pair[0], pair[1]) == TransportKind::Net;
+        // Neighbours in chains, and heads of stars with all.
+        let is_far = |one: Rank, other: Rank| self.kind(one, other) == TransportKind::Net;
+        let meets_over_network = |host: &Vec<Rank>| {
+            host.windows(2).any(|pair| is_far(pair[0], pair[1]))
+                || host[1..].iter().any(|rank| is_far(host[0], *rank))
+        };
         self.reducing.collnet = if !self.wanted.net.coll.enabled {
             Collnet::Disabled
         } else if hosts.len() < 2 {
             Collnet::OneHost
         } else if hosts.len() < self.wanted.net.coll.hosts_min as usize {
             Collnet::FewHosts
-        } else if hosts.iter().any(|chain| chain.windows(2).any(meets_over_network)) {
+        } else if hosts.iter().any(meets_over_network) {
             Collnet::NoChains
         } else {
             return true;
@@ -100,35 +104,23 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    /// Where each rank is, seen from this one's place in its host's chain.
-    pub(super) fn chain_owners(&self) -> Vec<Owner> {
-        let (chain, me) = (self.own_chain(), self.wanted.rank);
-        (0..self.wanted.nranks).map(|rank| Owner::of(chain, me, Rank(rank))).collect()
-    }
-
-    /// This rank's position in its host's chain. Its connections are the mesh's, except the head's to the network.
-    pub fn chain(&self, send_to: &[u16], recv_from: &[u16]) -> ChainEnds {
-        let (chain, me) = (self.own_chain(), self.wanted.rank);
-        let Some(at) = chain.iter().position(|rank| *rank == me) else { return ChainEnds::default() };
-        let mut ends = ChainEnds {
-            links: ChainLinks { is_head: at == 0, has_below: at + 1 < chain.len() },
-            ..ChainEnds::default()
+    /// This rank's connections in its host: the mesh's, except the head's to the network.
+    pub(super) fn host_places(&self, shape: Shape, send_to: &[u16], recv_from: &[u16]) -> HostPlaces {
+        let (host, me) = (self.own_host(), self.wanted.rank);
+        let Some(place) = shape.place(host, me) else { return HostPlaces::default() };
+        let [above_send, above_recv] = match place.above {
+            Some(above) => [send_to[above.index()], recv_from[above.index()]],
+            // Without in-network reduction nothing goes there.
+            None => self.reducing.places,
         };
-        if let Some(below) = chain.get(at + 1) {
-            ends.below_send = [send_to[below.index()]];
-            ends.below_recv = [recv_from[below.index()]];
+        let all = (0..self.wanted.nranks).map(Rank);
+        HostPlaces {
+            links: place.links(),
+            below_recv: place.below.iter().map(|below| recv_from[below.index()]).collect(),
+            below_send: place.below.iter().map(|below| send_to[below.index()]).collect(),
+            above_recv,
+            above_send,
+            owners: all.map(|rank| Owner::of(shape, host, me, rank)).collect(),
         }
-        match at.checked_sub(1) {
-            Some(above) => {
-                ends.above_send = [send_to[chain[above].index()]];
-                ends.above_recv = [recv_from[chain[above].index()]];
-            }
-            // Without in-network reduction the chain is unused.
-            None => {
-                let [send, recv] = self.reducing.places;
-                (ends.above_send, ends.above_recv) = ([send], [recv]);
-            }
-        }
-        ends
     }
 }

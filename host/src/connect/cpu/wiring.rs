@@ -14,13 +14,13 @@ use crate::connect::vote::{vote, vote_or_abort};
 use crate::launch::{Channel, NetLinks};
 use crate::mem::{self, MemError, Segment, ShmFile};
 use crate::net::Locality;
-use crate::proxy::ChainPlace;
 use crate::transport::{
     Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
     TransportKind, Wires, processors_each, transport_of,
 };
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::algo::collnet::Shape;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
@@ -262,14 +262,14 @@ impl<'a> Wiring<'a> {
         conns
     }
 
-    /// Whether a connection is there from init on: along a ring, which shows that the network works, or along the chain to a network that
-    /// reduces, where chains may be used.
+    /// Whether a connection is there from init on: along a ring, which shows that the network works, or inside a host on the way to a network
+    /// that reduces, where one may be used.
     fn is_made_at_init(&self, (key, peer): Conn, inbound: bool) -> bool {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let steps = if inbound { nranks - 1 } else { 1 };
         let ConnKey::Channel(channel) = key else {
-            let ChainPlace { above, below, .. } = self.chain_place();
-            return self.wanted.net.coll.enabled && [above, below].contains(&Some(peer));
+            let is_beside = |shape| self.proxy_place(shape).has(peer);
+            return self.wanted.net.coll.enabled && (is_beside(Shape::Chain) || is_beside(Shape::Star));
         };
         channel < self.graph.ring_channels() && self.graph.along_ring(channel, rank, steps) == peer
     }
@@ -301,8 +301,8 @@ impl<'a> Wiring<'a> {
             places::place(channel, &self.graph, rank, index as u32);
         }
         let (send_to, recv_from) = places::place_mesh(&mut self.mesh, (rank, nranks), self.reducing.places());
-        self.mesh.chain = self.chain(&send_to, &recv_from);
-        self.mesh.chain_owners = self.chain_owners();
+        self.mesh.chain = self.host_places(Shape::Chain, &send_to, &recv_from);
+        self.mesh.star = self.host_places(Shape::Star, &send_to, &recv_from);
         let kinds = (0..nranks).map(Rank).map(|peer| self.kind(rank, peer)).collect();
         CpuConnected {
             channels,

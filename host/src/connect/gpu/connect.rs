@@ -1,6 +1,6 @@
 //! From a bootstrap and a GPU each to connections.
 
-use super::chains::DeviceChains;
+use super::heads::DeviceHeads;
 use super::layout::{ConnName, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
 use super::part::Part;
@@ -18,7 +18,7 @@ use crate::machine::{ConnKind, ConnTables, Need, NetParts};
 use crate::net::{Locality, NetConfig};
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{CHAIN_CHANNELS_MAX, ChannelLimits, Collnet, Facts, Nics};
+use crate::plan::{ChannelLimits, Collnet, Facts, Nics};
 use crate::topology::detect::{Found, Sysfs};
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
@@ -71,7 +71,7 @@ pub struct DeviceConnected {
     /// The proxy of connections over a network, where there are any.
     pub net: Option<NetParts>,
     /// Bytes of pinned memory of a head's connections to a network that reduces.
-    pub chain_bytes: usize,
+    pub head_bytes: usize,
     /// Where everything lies.
     pub layout: DeviceLayout,
     /// Everybody's device.
@@ -166,10 +166,11 @@ impl Steps for DeviceWanted<'_> {
         let nics = network.as_ref().map(|network| network.nics(&routes));
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
-        let rings = (0..facts.ring_channels as usize).map(|channel| channels.ring(channel));
-        let (heads, chains) = self.heads(bootstrap, gpu, rings, &routes)?;
+        let facts = facts.with_hosts_of_gpus(routes.group_max());
+        let (heads, in_hosts) = self.heads(bootstrap, gpu, (&facts, &channels), &routes)?;
         let facts = facts.with_collnet_of_gpus(heads.collnet);
-        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels).with_chains(chains);
+        let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
+        let layout = in_hosts.map_or(layout.clone(), |[chains, stars]| layout.with_heads(chains, stars));
         Ok(Plan {
             device,
             gpu,
@@ -223,10 +224,10 @@ impl Steps for DeviceWanted<'_> {
         let connected = network.map(|network| network.connect(bootstrap, device, &net, heads.mine));
         let net = connected.transpose()?;
         let (tables, on_device) = first_tables(bootstrap, device, &layout, (shared.as_ref(), net.as_ref()))?;
-        let (nranks, mut far, mut proxy, mut chain_bytes) = (layout.nranks, None, None, 0);
-        if let Some(NetConnected { parts: made, conns, links, chain_bytes: bytes }) = net {
+        let (nranks, mut far, mut proxy, mut head_bytes) = (layout.nranks, None, None, 0);
+        if let Some(NetConnected { parts: made, conns, links, head_bytes: bytes }) = net {
             far = Some(FarParts::new(links, nranks, &parts, &conns));
-            (proxy, chain_bytes) = (Some(made), bytes);
+            (proxy, head_bytes) = (Some(made), bytes);
         }
         let made =
             PartsMade { rank, layout: layout.clone(), arena: shared, tables, far, timeout: self.net_timeout };
@@ -235,7 +236,7 @@ impl Steps for DeviceWanted<'_> {
             tables: on_device,
             parts: Parts::new(made),
             net: proxy,
-            chain_bytes,
+            head_bytes,
             layout,
             devices,
             no_collnet: heads.lack,
@@ -256,15 +257,15 @@ pub(super) fn all_parts(layout: &DeviceLayout, facts: &Facts, rank: Rank) -> Vec
 }
 
 impl DeviceWanted<'_> {
-    /// What the heads of chains find, where the user wants a network that reduces, and the chains of each channel, if there is one: along the first
-    /// rings, so that a host has a head for each device by which they come.
-    fn heads<'r>(
+    /// What heads find, where the user wants a network that reduces, and if there is one, each channel's hosts, of chains and of stars: along
+    /// the first rings, so that a host has a head for each device by which they come.
+    fn heads(
         &self,
         bootstrap: &Bootstrap,
         gpu: BusId,
-        rings: impl Iterator<Item = &'r [Rank]>,
+        (facts, channels): (&Facts, &Channels),
         routes: &Routes,
-    ) -> Result<(Heads, Vec<Chains>), ConnectError> {
+    ) -> Result<(Heads, Option<[Vec<Chains>; 2]>), ConnectError> {
         let why_not = match () {
             () if !self.net.coll.enabled => Some(Collnet::Disabled),
             () if routes.groups() < 2 => Some(Collnet::OneHost),
@@ -272,12 +273,14 @@ impl DeviceWanted<'_> {
             () => None,
         };
         if let Some(collnet) = why_not {
-            return Ok((Heads { collnet, lack: String::new(), mine: Vec::new() }, Vec::new()));
+            return Ok((Heads { collnet, lack: String::new(), mine: Vec::new() }, None));
         }
         let rank = bootstrap.rank();
-        let along = |ring| DeviceChains::along(ring, routes.group_of());
-        let channels: Vec<Chains> = rings.take(CHAIN_CHANNELS_MAX as usize).map(along).collect();
-        let listener = match headed(&channels, rank).count() {
+        let along = |channel| DeviceHeads::along(channels.ring(channel as usize), routes.group_of());
+        let in_hosts = [facts.chain_channels, facts.star_channels]
+            .map(|count| (0..count).map(along).collect::<Vec<_>>());
+        let all = in_hosts.concat();
+        let listener = match headed(&all, rank).count() {
             0 => Ok(HeadListener::member()),
             count => {
                 // The device nearest to the head's GPU: of a host's heads each has its own.
@@ -285,9 +288,9 @@ impl DeviceWanted<'_> {
                 HeadListener::listen(self.net, rank, &place, count)
             }
         };
-        let heads = vote(bootstrap, listener)?.gather(bootstrap, &channels)?;
+        let heads = vote(bootstrap, listener)?.gather(bootstrap, &all)?;
         let is_there = matches!(heads.collnet, Collnet::There(_));
-        Ok((heads, if is_there { channels } else { Vec::new() }))
+        Ok((heads, is_there.then_some(in_hosts)))
     }
 }
 

@@ -5,24 +5,28 @@
 //! rings   C x control        producer's side of the connection to the next rank: the word that the next rank writes
 //! mesh    M x (n - 1)        the same, to every other rank
 //! trees   K x control        the same, to each neighbour: channel by channel, children in order, then the parent
-//! chain   control            the same, to each neighbour: the rank below, then the rank above
+//! chains  control            the same, to each neighbour: the rank below, then the rank above
+//! stars   control            the same, to each neighbour: the ranks below, then the rank above
 //! rings   C x block          the connection from the rank before: control and slots
 //! mesh    M x (n - 1)        the same, from every other rank
 //! trees   K x block          the same, from each neighbour
-//! chain   block              the same, from each neighbour
+//! chains  block              the same, from each neighbour
+//! stars   block              the same, from each neighbour
 //! ```
 //! Each of the two memories has, in this order, the parts that it is used for. So a rank has exactly as much of each
 //! as its pairs need.
 //!
 //! The layout of one [`Part`] is that of its connections alone, in the same order.
 
-use super::chains::DeviceChains;
+use super::heads::DeviceHeads;
 use super::part::{FIRST, FIRST_OF_HOSTS, Part};
 use super::routes::Routes;
 use super::trees::DeviceTrees;
+use crate::connect::collnet::Chains;
 use crate::machine::{ConnKind, Need};
 use crate::transport::p2p::{Domain, Domains};
 use oxccl_shared::abi::{ConnControl, ConnLayout, Rank};
+use oxccl_shared::algo::collnet::Shape;
 use oxccl_shared::algo::tree::TreeLinks;
 use std::ops::Range;
 
@@ -46,7 +50,9 @@ pub struct DeviceLayout {
     /// Trees, on channels of their own.
     pub trees: DeviceTrees,
     /// Chains to a network that reduces, on channels of their own.
-    pub chains: DeviceChains,
+    pub chains: DeviceHeads,
+    /// Stars to a network that reduces, on channels of their own.
+    pub stars: DeviceHeads,
     /// Which pairs share memory, and which use a network.
     pub routes: Routes,
     /// The memory domain of each pair.
@@ -86,7 +92,8 @@ impl DeviceLayout {
         ring: ConnLayout,
         mesh: ConnLayout,
     ) -> DeviceLayout {
-        let (trees, chains) = (DeviceTrees { trees: Vec::new(), slots: ring }, DeviceChains::none(ring));
+        let trees = DeviceTrees { trees: Vec::new(), slots: ring };
+        let [chains, stars] = [Shape::Chain, Shape::Star].map(|shape| DeviceHeads::none(shape, ring));
         let (routes, domains) = (Routes::default(), Domains::default());
         let (part, far_channels) = (None, mesh_channels);
         DeviceLayout {
@@ -99,15 +106,17 @@ impl DeviceLayout {
             part,
             trees,
             chains,
+            stars,
             routes,
             domains,
         }
     }
 
-    /// The same with these chains, whose slots are those of rings.
-    pub fn with_chains(self, channels: Vec<Vec<Vec<Rank>>>) -> DeviceLayout {
-        let chains = DeviceChains { channels, slots: self.ring };
-        DeviceLayout { chains, ..self }
+    /// The same with these channels of chains and of stars, whose slots are those of rings.
+    pub fn with_heads(self, chains: Vec<Chains>, stars: Vec<Chains>) -> DeviceLayout {
+        let chains = DeviceHeads { channels: chains, ..DeviceHeads::none(Shape::Chain, self.ring) };
+        let stars = DeviceHeads { channels: stars, ..DeviceHeads::none(Shape::Star, self.ring) };
+        DeviceLayout { chains, stars, ..self }
     }
 
     /// Whether some ranks meet over a network.
@@ -172,8 +181,18 @@ impl DeviceLayout {
             ConnKind::Mesh | ConnKind::Pair => self.mesh,
             ConnKind::Tree => self.trees.slots,
             ConnKind::Chain => self.chains.slots,
+            ConnKind::Star => self.stars.slots,
         };
         self.part.map_or(all, |part| part.slots(all))
+    }
+
+    /// The channels of a kind on which heads have a network that reduces.
+    pub fn heads(&self, kind: ConnKind) -> Option<&DeviceHeads> {
+        match kind {
+            ConnKind::Chain => Some(&self.chains),
+            ConnKind::Star => Some(&self.stars),
+            _ => None,
+        }
     }
 
     /// Channels of a kind.
@@ -183,6 +202,7 @@ impl DeviceLayout {
             ConnKind::Mesh | ConnKind::Pair => self.mesh_channels as usize,
             ConnKind::Tree => self.trees.channels(),
             ConnKind::Chain => self.chains.channels(),
+            ConnKind::Star => self.stars.channels(),
         }
     }
 
@@ -193,6 +213,7 @@ impl DeviceLayout {
             ConnKind::Mesh | ConnKind::Pair => self.nranks as usize - 1,
             ConnKind::Tree => self.trees.neighbours_max(rank),
             ConnKind::Chain => self.chains.conns_max(rank),
+            ConnKind::Star => self.stars.conns_max(rank),
         }
     }
 
@@ -206,11 +227,8 @@ impl DeviceLayout {
                 let at = self.trees.neighbours(channel, rank).position(|neighbour| neighbour == peer);
                 at.expect("a tree's connections are to neighbours")
             }
-            // Below, then above.
-            ConnKind::Chain => {
-                let below = self.chains.place(channel, rank).and_then(|place| place.below);
-                usize::from(below.is_some_and(|below| below != peer))
-            }
+            ConnKind::Chain => self.chains.index_of(channel, rank, peer),
+            ConnKind::Star => self.stars.index_of(channel, rank, peer),
         };
         channel * self.conns_each(kind, rank) + at
     }
@@ -222,7 +240,8 @@ impl DeviceLayout {
     }
 
     fn conns_one_way(&self, rank: Rank, is_send: bool) -> impl Iterator<Item = ConnName> + '_ {
-        let kinds = [ConnKind::Ring, ConnKind::Mesh, ConnKind::Pair, ConnKind::Tree, ConnKind::Chain];
+        use ConnKind::{Chain, Mesh, Pair, Ring, Star, Tree};
+        let kinds = [Ring, Mesh, Pair, Tree, Chain, Star];
         let kinds = kinds.into_iter().filter(move |kind| self.part.is_none_or(|part| part.kind == *kind));
         kinds.flat_map(move |kind| self.conns_of_kind(kind, rank, is_send))
     }
@@ -255,6 +274,7 @@ impl DeviceLayout {
             }
             ConnKind::Tree => self.trees.neighbours(channel, rank).collect(),
             ConnKind::Chain => self.chains.neighbours(channel, rank).collect(),
+            ConnKind::Star => self.stars.neighbours(channel, rank).collect(),
         };
         peers.into_iter().filter(has).collect()
     }

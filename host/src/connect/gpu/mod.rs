@@ -8,7 +8,7 @@
 
 mod routes;
 mod trees;
-mod chains;
+mod heads;
 mod part;
 mod layout;
 mod tables;
@@ -17,8 +17,8 @@ mod net;
 mod parts;
 mod connect;
 
-pub use chains::{ChainPlace, DeviceChains};
 pub use connect::{DeviceConnected, DeviceInfo, DeviceWanted};
+pub use heads::{DeviceHeads, PlaceInHost};
 pub use layout::{ConnName, DeviceLayout};
 pub use parts::{Parts, PartsOpen};
 pub use routes::{RouteSettings, Routes};

@@ -54,6 +54,12 @@ impl Routes {
         self.0.iter().collect::<BTreeSet<_>>().len() as u32
     }
 
+    /// The most ranks that share memory.
+    pub fn group_max(&self) -> u32 {
+        let size = |group: &u64| self.0.iter().filter(|other| *other == group).count() as u32;
+        self.0.iter().map(size).max().unwrap_or(0)
+    }
+
     /// Whether any two ranks share memory.
     pub fn has_memory(&self) -> bool {
         (self.groups() as usize) < self.0.len()

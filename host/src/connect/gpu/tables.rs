@@ -1,5 +1,6 @@
 //! The tables of a rank's connection ends, as its kernels read them.
 
+use super::heads::DeviceHeads;
 use super::layout::{ConnName, DeviceLayout};
 use crate::gpu::{CudaError, Gpu};
 use crate::machine::{ConnKind, ConnLists, ConnTables};
@@ -77,19 +78,27 @@ impl Tables {
         let mut image = Image::default();
         let rings = image.push(&ring_places(layout, rank));
         let trees = image.push(&tree_places(layout, rank));
-        let chain = image.push(&chain_places(layout, rank));
-        let owners = image.push(&chain_owners(layout, rank));
+        let mut in_hosts = |heads| {
+            let owners = image.push(&owners(heads, rank));
+            (owners, image.push(&host_places(heads, rank)))
+        };
+        let (chains, stars) = (in_hosts(&layout.chains), in_hosts(&layout.stars));
         let is_alone = layout.nranks < 2;
         let lists = ConnKind::ALL.map(|kind| {
             let nconns = if is_alone { 0 } else { layout.conns_each(kind, rank) };
             let count = nconns * layout.channels(kind);
+            let (rings, trees) = match kind {
+                ConnKind::Chain => chains,
+                ConnKind::Star => stars,
+                _ => (rings, trees),
+            };
             let mut of_protocol = || ConnLists {
                 send: image.push_zeros(count * size_of::<ConnEnd>()),
                 recv: image.push_zeros(count * size_of::<ConnEnd>()),
                 send_cursors: image.push_zeros(count * size_of::<ProducerCursor>()),
                 recv_cursors: image.push_zeros(count * size_of::<ConsumerCursor>()),
-                rings: if kind == ConnKind::Chain { owners } else { rings },
-                trees: if kind == ConnKind::Chain { chain } else { trees },
+                rings,
+                trees,
                 nconns: nconns as u32,
             };
             // Connections over a network serve all protocols: what is received on them is counted once.
@@ -173,18 +182,18 @@ fn tree_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
     places.flat_map(u32::to_le_bytes).collect()
 }
 
-/// A rank's place in each chain.
-fn chain_places(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
-    let places = (0..layout.chains.channels()).flat_map(|channel| {
-        let place = layout.chains.place(channel, rank).map(|place| place.of_kernel());
+/// A rank's place in its host on each channel.
+fn host_places(heads: &DeviceHeads, rank: Rank) -> Vec<u8> {
+    let places = (0..heads.channels()).flat_map(|channel| {
+        let place = heads.place(channel, rank).map(|place| place.of_kernel());
         place.into_iter().flat_map(|KernelTree { children, has_parent }| [children, has_parent])
     });
     places.flat_map(u32::to_le_bytes).collect()
 }
 
-/// Where all ranks are, seen from a rank's place in each chain.
-fn chain_owners(layout: &DeviceLayout, rank: Rank) -> Vec<u8> {
-    let owners = (0..layout.chains.channels()).flat_map(|channel| layout.chains.owners(channel, rank));
+/// Where all ranks are, seen from a rank's place on each channel.
+fn owners(heads: &DeviceHeads, rank: Rank) -> Vec<u8> {
+    let owners = (0..heads.channels()).flat_map(|channel| heads.owners(channel, rank));
     owners.flat_map(|owner| owner.0.to_le_bytes()).collect()
 }
 

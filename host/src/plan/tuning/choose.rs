@@ -6,7 +6,7 @@ use super::model::estimate;
 use super::restrict::Forced;
 use super::table::{TuneRow, TuneTable};
 use crate::plan::Call;
-use oxccl_shared::abi::Algorithm;
+use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 
 /// Everything that a choice is made from.
@@ -100,8 +100,9 @@ impl Scope<'_> {
         let is_named = |candidate: Candidate| self.forced.names_protocol(self.call.func, candidate.protocol);
         let row = self.row().map(|(_, row)| row.candidate);
         // All that goes through a network that reduces is Simple: whoever names that protocol has not asked for the network.
-        let by_protocol =
-            |candidate: Candidate| is_named(candidate) && candidate.algorithm != Algorithm::CollnetChain;
+        let by_protocol = |candidate: Candidate| {
+            is_named(candidate) && !spec_of(candidate.algorithm).connections.has_network()
+        };
         let is_known = |candidate: Candidate| by_protocol(candidate) || row == Some(candidate);
         left.without(self.risky.that(|candidate| !is_named(candidate)))
             .without(self.doubtful.that(|candidate| !is_known(candidate)))

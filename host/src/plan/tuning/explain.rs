@@ -8,7 +8,6 @@ use crate::plan::Call;
 use core::fmt;
 use oxccl_shared::abi::Algorithm;
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::Connections;
 
 /// An explained choice: every candidate with the model's time, what excludes it, the choice and the deciding policy.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,7 +70,7 @@ impl Explanation {
         };
         let lines = Candidate::ALL.map(|candidate| {
             let excluded = excluded(candidate);
-            let needs_hosts = spec_of(candidate.algorithm).connections == Connections::Chain;
+            let needs_hosts = spec_of(candidate.algorithm).connections.has_network();
             let is_there =
                 excluded != Some(Exclusion::NotThere) && (!needs_hosts || scope.machine.nhosts > 1);
             let estimate = is_there.then(|| estimate(candidate, scope.call, scope.machine));

@@ -45,6 +45,7 @@ pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimat
         Terms::Tree => tree(candidate, machine, bytes),
         Terms::Hops(count) => hops(candidate, u32::from(count), call, machine, bytes),
         Terms::Chain => chain(candidate, machine, bytes),
+        Terms::Star => star(candidate, machine, bytes),
         Terms::Levels => levels(candidate, machine, bytes),
     }
 }
@@ -158,6 +159,15 @@ fn chain(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     let inside = machine.nranks.div_ceil(machine.nhosts.max(1)).saturating_sub(1);
     let latency = base + 2.0 * f64::from(inside) * step + inter;
     Estimate::new(latency, machine.tree.total_bw(machine.nhosts), bytes)
+}
+
+/// To a host's head, through the network once, and back. The head receives what all others have, and sends it to all.
+fn star(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
+    let (base, step, inter) = latencies(candidate, machine, machine.pairs.kind);
+    let others = f64::from(machine.nranks.div_ceil(machine.nhosts.max(1)).saturating_sub(1));
+    let latency = base + 2.0 * others.min(1.0) * step + inter;
+    let inside = machine.hops_bw() / others.max(1.0);
+    Estimate::new(latency, machine.tree.total_bw(machine.nhosts).min(inside), bytes)
 }
 
 /// A reduce-scatter inside each host, an all-reduce between the ranks of each number, an all-gather inside: two hops of each kind, to

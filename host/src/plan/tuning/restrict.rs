@@ -64,11 +64,7 @@ const FUNCS: [(Func, &str); 5] = [
 
 /// Algorithms of NCCL that have no counterpart here, and what to say of a list that has no other: they are allowed in a list, where they change
 /// nothing.
-const FOREIGN: [(&str, &str); 4] = [
-    (
-        "collnetdirect",
-        "an algorithm of this library beside collnetdirect was expected: in-network reduction, of all-reduces, reduce-scatters and all-gathers, goes by CollnetChain here, whose channels have a head of each host each",
-    ),
+const FOREIGN: [(&str, &str); 3] = [
     (
         "nvls",
         "an algorithm of this library beside nvls was expected: it does not use NVLink multicast; twolevel, oneshot and twoshot are for GPUs of a host",

@@ -158,7 +158,7 @@ proptest! {
                 forced.allows_algorithm(func, c.algorithm)
                     && (spec_of(c.algorithm).peers_max.is_none() || backend == Backend::Cpu || nranks <= 8)
                     && (spec_of(c.algorithm).connections != Connections::Levels || is_even)
-                    && (spec_of(c.algorithm).connections != Connections::Chain || backend == Backend::Cpu)
+                    && (!spec_of(c.algorithm).connections.has_network() || backend == Backend::Cpu)
             });
             prop_assert!(!has_algorithm || forced.allows_algorithm(func, algorithm), "{choice:?}");
             let has_protocol = of(&|c| c.algorithm == algorithm && forced.allows_protocol(func, c.protocol));

@@ -7,7 +7,7 @@ use crate::proxy::pattern::{Amount, Way, expand};
 use crate::proxy::*;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::collnet::{
-    Blocks, ChainLinks, Owner, all_gather_down, all_gather_up, reduce_scatter_down, reduce_scatter_up,
+    Blocks, Owner, Shape, all_gather_down, all_gather_up, branches, reduce_scatter_down, reduce_scatter_up,
 };
 use oxccl_shared::fifo::{STEPS, StepConsumer, StepProducer, split_over};
 use oxccl_shared::reduce::CombineKind;
@@ -74,62 +74,77 @@ impl CollComm for Ready {
     }
 }
 
-/// Slots between a rank and those above and below it, up and down, as the walk has them.
-fn walked(func: Func, chain: &[Rank], me: Rank, steps: &Blocks) -> [[u64; 2]; 2] {
-    let links = ChainLinks { is_head: chain[0] == me, has_below: *chain.last().unwrap() != me };
-    let mut counts = [[0; 2]; 2];
+/// Slots that a rank sends to a neighbour, and receives from it, as the walk has them.
+fn walked(func: Func, (shape, host): (Shape, &[Rank]), me: Rank, peer: Rank, steps: &Blocks) -> [u64; 2] {
+    let place = shape.place(host, me).unwrap();
+    let (links, nth) = (place.links(), place.below.iter().position(|below| *below == peer));
+    let mut counts = [0; 2];
     for step in steps.clone() {
-        let owner = Owner::of(chain, me, step.owner);
-        let [up, down] = match func {
+        let owner = Owner::of(shape, host, me, step.owner);
+        let hops = match func {
             Func::ReduceScatter => [reduce_scatter_up(&links), reduce_scatter_down(&links, owner)],
             _ => [all_gather_up(&links, owner), all_gather_down(&links)],
         };
-        let [up, down] =
-            [up, down].map(|hop| hop.map_or((0, 0), |hop| (hop.action.send.into(), hop.action.recv.into())));
-        counts[0] = [counts[0][0] + up.0, counts[0][1] + down.1];
-        counts[1] = [counts[1][0] + up.1, counts[1][1] + down.0];
+        for (is_up, hop) in [true, false].into_iter().zip(hops) {
+            let below = branches(func, is_up, owner, place.below.len());
+            let is_concerned = nth.is_none_or(|nth| below.contains(&nth));
+            let Some(hop) = hop.filter(|_| is_concerned) else { continue };
+            // What goes up is sent to above and received from below.
+            counts[0] += u64::from(hop.action.send && nth.is_none() == is_up);
+            counts[1] += u64::from(hop.action.recv && nth.is_none() != is_up);
+        }
     }
     counts
 }
 
-/// Where a chain's ranks meet over streams, both ends expect exactly what kernels send.
+/// Where a host's ranks meet over streams, both ends expect exactly what kernels send.
 #[test]
 fn neighbours_carry_as_many_slots_as_the_walk_has() {
-    let chain = [4, 0, 3, 1].map(Rank);
-    for (func, rank, count) in [Func::ReduceScatter, Func::AllGather]
-        .into_iter()
-        .flat_map(|func| chain.into_iter().flat_map(move |rank| [1, 3, 10].map(|count| (func, rank, count))))
+    let host = [4, 0, 3, 1].map(Rank);
+    for (shape, algorithm) in
+        [(Shape::Chain, Algorithm::CollnetChain), (Shape::Star, Algorithm::CollnetDirect)]
     {
-        let order = ProxyOrder {
-            count,
-            chunk_elems: 3,
-            slice_elems: 3,
-            grain_elems: 1,
-            nchannels: 1,
-            func: func as u8,
-            algorithm: Algorithm::CollnetChain as u8,
-            protocol: Protocol::Simple as u8,
-            ..ProxyOrder::default()
-        };
-        let place = ChainPlace::of(&chain, rank);
-        let channel = ProxyChannel { chain: place, ..ProxyChannel::default() };
-        let [above, below] = walked(func, &chain, rank, &Blocks::new(0..count as usize, 3, 6));
-        let mut found = Vec::new();
-        expand(&order.decode().unwrap(), 0, &channel, rank, 6, &mut |peer, way, amount| {
-            found.push((peer, way == Way::Send, amount));
-        });
-        let steps = |peer: Option<Rank>, [sent, received]: [u64; 2]| {
-            let both = [(true, sent), (false, received)];
-            peer.map(|peer| both.map(|(is_send, steps)| (peer, is_send, Amount::Steps(steps))))
-        };
-        let [up, down] = below;
-        let expected = [steps(place.above, above), steps(place.below, [down, up])];
-        let mut expected: Vec<_> = expected.into_iter().flatten().flatten().collect();
-        for list in [&mut found, &mut expected] {
-            list.sort_by_key(|(peer, is_send, _)| (*peer, *is_send));
+        for func in [Func::ReduceScatter, Func::AllGather] {
+            for (rank, count) in host.into_iter().flat_map(|rank| [1, 3, 10].map(|count| (rank, count))) {
+                neighbours_carry((shape, &host), (func, algorithm), rank, count);
+            }
         }
-        assert_eq!(found, expected, "{func} of {count} at {rank}");
     }
+}
+
+fn neighbours_carry(
+    (shape, host): (Shape, &[Rank]),
+    (func, algorithm): (Func, Algorithm),
+    rank: Rank,
+    count: u64,
+) {
+    let order = ProxyOrder {
+        count,
+        chunk_elems: 3,
+        slice_elems: 3,
+        grain_elems: 1,
+        nchannels: 1,
+        func: func as u8,
+        algorithm: algorithm as u8,
+        protocol: Protocol::Simple as u8,
+        ..ProxyOrder::default()
+    };
+    let [chain, star] = [Shape::Chain, Shape::Star].map(|shape| ProxyPlace::of(shape, host, rank));
+    let channel = ProxyChannel { chain, star, ..ProxyChannel::default() };
+    let mut found = Vec::new();
+    expand(&order.decode().unwrap(), 0, &channel, rank, 6, &mut |peer, way, amount| {
+        found.push((peer, way == Way::Send, amount));
+    });
+    let (place, steps) = (shape.place(host, rank).unwrap(), Blocks::new(0..count as usize, 3, 6));
+    let mut expected = Vec::new();
+    for peer in place.above.into_iter().chain(place.below.iter().copied()) {
+        let [sent, received] = walked(func, (shape, host), rank, peer, &steps);
+        expected.extend([(peer, true, Amount::Steps(sent)), (peer, false, Amount::Steps(received))]);
+    }
+    for list in [&mut found, &mut expected] {
+        list.sort_by_key(|(peer, is_send, _)| (*peer, *is_send));
+    }
+    assert_eq!(found, expected, "{algorithm} {func} of {count} at {rank}");
 }
 
 /// Head 1 of two; rank 0 is on the first host, ranks 1 and 2 are on this one.

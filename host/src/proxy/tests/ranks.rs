@@ -10,7 +10,7 @@ use crate::net::loopback::Loopback;
 use crate::net::socket::{self, SocketConfig};
 use crate::net::{Net, RecvComm, SendComm};
 use crate::proxy::*;
-use oxccl_device::coll::{self, ChainEnds, CollWork, Endpoints, P2pWork, RingEnds, TreeEnds, send_recv};
+use oxccl_device::coll::{self, CollWork, Endpoints, HostEnds, P2pWork, RingEnds, TreeEnds, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -309,12 +309,11 @@ impl Player<'_> {
         let mesh_send: Vec<u16> = mesh::peers(me, n).filter(|_| is_mesh).map(to).collect();
         let order: Vec<Rank> = (0..n).map(Rank).collect();
         let ring = RingEnds { order: &order, position: me.0, recv: [0], send: [0] };
-        let chain = ChainEnds::default();
         let ends = Endpoints {
             ring,
             tree: &tree,
-            chain: &chain,
-            chain_owners: &[],
+            chain: HostEnds::default(),
+            star: HostEnds::default(),
             mesh_recv: &mesh_recv,
             mesh_send: &mesh_send,
         };

@@ -7,10 +7,11 @@ use crate::connect::cpu::wanted::CpuWanted;
 use crate::launch::NetLinks;
 use crate::mem::Segment;
 use crate::net::{RecvComm, SendComm};
-use crate::proxy::{ChainPlace, EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, RecvEnd, SendEnd};
+use crate::proxy::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, ProxyPlace, RecvEnd, SendEnd};
 use crate::transport::Transport;
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
+use oxccl_shared::algo::collnet::Shape;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -117,17 +118,18 @@ impl Wiring<'_> {
             }
             channel
         };
-        let mesh = ProxyChannel { chain: self.chain_place(), ..ProxyChannel::default() };
+        let (chain, star) = (self.proxy_place(Shape::Chain), self.proxy_place(Shape::Star));
+        let mesh = ProxyChannel { chain, star, ..ProxyChannel::default() };
         (0..self.graph.channels()).map(channel).chain([mesh]).collect()
     }
 
-    /// This rank's place in its host's chain.
-    pub(super) fn chain_place(&self) -> ChainPlace {
-        ChainPlace::of(self.own_chain(), self.wanted.rank)
+    /// This rank's place in its host.
+    pub(super) fn proxy_place(&self, shape: Shape) -> ProxyPlace {
+        ProxyPlace::of(shape, self.own_host(), self.wanted.rank)
     }
 
     /// The ranks of this one's host, from the head on.
-    pub(in crate::connect::cpu) fn own_chain(&self) -> &[Rank] {
+    pub(in crate::connect::cpu) fn own_host(&self) -> &[Rank] {
         let rank = self.wanted.rank;
         self.graph.hosts().iter().find(|chain| chain.contains(&rank)).map_or(&[], Vec::as_slice)
     }

@@ -5,7 +5,7 @@
 //! Never: drives a connection, launches a kernel, lets one rank fail alone.
 //!
 //! From below: `processors`, where the proxy runs; `places`, which connections, pure; `gdr`, whether the NIC uses the GPU's memory, pure;
-//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU; `chain`, to a network that reduces; `devices`,
+//! `memory`, what connections lie in; `counted`, those of their slots that lie on the GPU; `head`, to a network that reduces; `devices`,
 //! by which they go, pure; `far`, connections that an operation is the first to need.
 
 mod processors;
@@ -13,7 +13,7 @@ mod places;
 mod gdr;
 mod memory;
 mod counted;
-mod chain;
+mod head;
 mod devices;
 mod far;
 #[cfg(test)]
@@ -26,23 +26,24 @@ use super::survey::RingNics;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::collnet::Joining;
+use crate::connect::gpu::heads::DeviceHeads;
 use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
-use crate::machine::{ConnKind, NetChannels, NetEnds, NetParts};
+use crate::machine::{NetChannels, NetEnds, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::Nics;
 use crate::plan::tuning::NetSpeed;
-use crate::proxy::{ChainPlace, DeviceSlots, Idle, Keep, ProxyChannel, ProxyEnd, RecvEnd, SendEnd};
+use crate::proxy::{DeviceSlots, Idle, Keep, ProxyChannel, ProxyEnd, ProxyPlace, RecvEnd, SendEnd};
 use crate::topology::detect::{GpuFacts, NetFacts, Sysfs};
 use crate::topology::{BusId, Inventory, NicReach, PathKind};
 use crate::transport::net::{Dialed, Dialing, Handles};
 use crate::transport::{PeerInfo, processors_each};
 use crate::wire::{Message, cut, digest};
-use chain::ChainMemory;
 use counted::CountedSlots;
 use devices::Devices;
 pub use far::FarLinks;
 use gdr::{Gdr, GdrCase, decide};
+use head::HeadMemory;
 use memory::HostMemory;
 pub(in crate::connect::gpu) use memory::{PlacedConn, Source};
 use oxccl_shared::abi::{ChannelId, Rank};
@@ -99,7 +100,7 @@ pub struct NetConnected {
     /// What makes the others.
     pub(in crate::connect::gpu) links: FarLinks,
     /// Bytes of pinned memory of a head's connections to the network that reduces.
-    pub chain_bytes: usize,
+    pub head_bytes: usize,
 }
 
 impl Network {
@@ -266,27 +267,28 @@ impl Network {
         // A rank within a host may have no connection to another one yet.
         let memory = (places.len_bytes > 0).then(|| source.host(places.len_bytes)).transpose();
         let memory = memory.map_err(|source| ConnectError::Device { rank, source: source.into() })?;
-        let chain_slots = layout.slots(ConnKind::Chain);
-        let mut chains = BTreeMap::new();
-        for joined in &joined {
-            chains.insert(joined.channel, ChainMemory::new(source, rank, chain_slots)?);
+        let mut heads = Vec::with_capacity(joined.len());
+        for joined in joined {
+            let (kind, channel) = channels.headed(joined.channel as u32);
+            let memory = HeadMemory::new(source, rank, (kind, layout.slots(kind)))?;
+            heads.push((joined, kind, channel, memory));
         }
-        let of_chains: Vec<Keep> = chains.values().map(ChainMemory::keep).collect();
+        let of_heads: Vec<Keep> = heads.iter().map(|(.., memory)| memory.keep()).collect();
         let keep: Keep = Arc::new((
             memory.as_ref().map(HostMemory::keep),
             counted.map(|counted| counted.keep()),
-            of_chains,
+            of_heads,
         ));
         let (mut ends, mut conns) = (Vec::new(), Vec::new());
         if let Some(memory) = &memory {
             let whole = Whole { rank, channels: &channels, memory, slots: &slots_of, keep: &keep };
             (ends, conns) = (whole.ends(&places, dialed)?, memory.conns(&places));
         }
-        for joined in joined {
-            let chain = &chains[&joined.channel];
-            conns.extend(chain.conns(joined.channel, joined.next_head));
-            let channel = ChannelId(channels.of(ConnKind::Chain).start + joined.channel as u32);
-            ends.push(ProxyEnd::Coll(Box::new(chain.end(rank, channel, joined)?)));
+        let head_bytes = heads.iter().map(|(.., memory)| memory.len_bytes()).sum();
+        for (joined, kind, channel, memory) in heads {
+            conns.extend(memory.conns(channel as usize, joined.next_head));
+            let of_proxy = ChannelId(channels.of(kind).start + channel);
+            ends.push(ProxyEnd::Coll(Box::new(memory.end(rank, of_proxy, joined)?)));
         }
         let links = FarLinks {
             rank,
@@ -299,12 +301,7 @@ impl Network {
             gdr,
         };
         let parts = self.parts(wanted, channels, NetEnds { ends, memory: vec![keep] });
-        Ok(NetConnected {
-            parts,
-            conns,
-            links,
-            chain_bytes: chains.values().map(ChainMemory::len_bytes).sum(),
-        })
+        Ok(NetConnected { parts, conns, links, head_bytes })
     }
 
     /// Connects these places.
@@ -355,6 +352,7 @@ fn channels_of(layout: &DeviceLayout) -> NetChannels {
         mesh: layout.far_channels,
         pairs: layout.far_channels,
         chains: layout.chains.channels() as u32,
+        stars: layout.stars.channels() as u32,
     }
 }
 
@@ -446,12 +444,14 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
     let rings = layout.rings.iter().map(ring);
     let trees = (0..layout.trees.channels()).map(tree);
     let pairs = (0..2 * layout.far_channels).map(|_| ProxyChannel::default());
-    // Neighbours in a chain meet in memory. What is above a head goes by the name of the next head.
-    let chain = |channel| {
-        let head = layout.chains.place(channel, rank).filter(|place| place.is_head);
-        let chain = head.map(|place| ChainPlace::of_head(place.above, layout.nranks)).unwrap_or_default();
-        ProxyChannel { chain, ..ProxyChannel::default() }
+    // Ranks of a host meet in memory. What is above a head goes by the name of the next head.
+    let head = |heads: &DeviceHeads, channel| {
+        let place = heads.place(channel, rank).filter(|place| place.is_head);
+        place.map(|place| ProxyPlace::of_head(place.above, layout.nranks)).unwrap_or_default()
     };
-    let chains = (0..layout.chains.channels()).map(chain);
-    rings.chain(trees).chain(pairs).chain(chains).collect()
+    let chains = (0..layout.chains.channels())
+        .map(|channel| ProxyChannel { chain: head(&layout.chains, channel), ..ProxyChannel::default() });
+    let stars = (0..layout.stars.channels())
+        .map(|channel| ProxyChannel { star: head(&layout.stars, channel), ..ProxyChannel::default() });
+    rings.chain(trees).chain(pairs).chain(chains).chain(stars).collect()
 }

@@ -42,15 +42,22 @@ impl Drop for Stops<'_> {
 
 const THROUGH: [Func; 3] = [Func::AllReduce, Func::ReduceScatter, Func::AllGather];
 
+/// The ways through a host to the network.
+const WAYS: [Algorithm; 2] = [Algorithm::CollnetChain, Algorithm::CollnetDirect];
+
 fn scene(hosts: &[u64], reducing: &Arc<dyn CollNet>) -> Scene {
-    let forced = Forced::only(Some(Algorithm::CollnetChain), None);
-    Scene { forced, reducing: Some(reducing.clone()), ..Scene::new(hosts) }
+    by(WAYS[0], hosts, reducing)
+}
+
+fn by(way: Algorithm, hosts: &[u64], reducing: &Arc<dyn CollNet>) -> Scene {
+    Scene { forced: Forced::only(Some(way), None), reducing: Some(reducing.clone()), ..Scene::new(hosts) }
 }
 
 /// Everything, and what a network reduces or gathers goes where it was ordered to.
 fn everything(player: &mut Player) {
     for func in THROUGH {
-        assert_eq!(plan(&call(func, 5), &player.facts).algorithm, Algorithm::CollnetChain);
+        let way = plan(&call(func, 5), &player.facts).algorithm;
+        assert!(player.facts.forced.names_algorithm(func, way) && WAYS.contains(&way));
     }
     every_function(player);
 }
@@ -66,15 +73,40 @@ fn heads_alone_and_chains_reduce_through_an_aggregator() {
     });
 }
 
+#[test]
+fn stars_reduce_through_an_aggregator() {
+    with_aggregator(|net| {
+        let way = Algorithm::CollnetDirect;
+        by(way, &[1, 2], &net).play(everything);
+        Scene { threads: 4, ..by(way, &[1, 1, 2, 2], &net) }.play(everything);
+        by(way, &[1, 2, 2, 1, 1], &net).play(everything);
+        Scene { threads: 4, ..by(way, &[1, 1, 1, 2, 2, 2, 2], &net) }.play(everything);
+    });
+}
+
+/// A function by chains and another by stars: both have connections and jobs of their own.
+#[test]
+fn chains_and_stars_go_beside_each_other() {
+    with_aggregator(|net| {
+        let forced = Forced::default().with_algorithms("collnetchain;allreduce:collnetdirect").unwrap();
+        Scene { forced, ..scene(&[1, 1, 2, 2, 2], &net) }.play(|player| {
+            let of = |func| plan(&call(func, 5), &player.facts).algorithm;
+            assert_eq!(THROUGH.map(of), [WAYS[1], WAYS[0], WAYS[0]]);
+            everything(player);
+        });
+    });
+}
+
 /// Each channel has its share, its head of each host, and its job on the server.
 #[test]
 fn channels_of_chains_have_their_shares_and_their_heads() {
     with_aggregator(|net| {
-        for hosts in [&[1, 2][..], &[1, 1, 2, 2], &[1, 1, 1, 2]] {
-            Scene { threads: 4, ..scene(hosts, &net) }.play(|player| {
-                let chains = &player.layout.chains;
-                let of_first = |chain: &&Vec<Rank>| chain.contains(&Rank(0));
-                let head = |channel: usize| chains.channels[channel].iter().find(of_first).unwrap()[0];
+        let all = [&[1, 2][..], &[1, 1, 2, 2], &[1, 1, 1, 2]];
+        for (hosts, way) in all.into_iter().flat_map(|hosts| WAYS.map(|way| (hosts, way))) {
+            Scene { threads: 4, ..by(way, hosts, &net) }.play(|player| {
+                let heads = player.layout.heads(ConnKind::of(spec_of(way).connections)).unwrap();
+                let of_first = |host: &&Vec<Rank>| host.contains(&Rank(0));
+                let head = |channel: usize| heads.channels[channel].iter().find(of_first).unwrap()[0];
                 assert_eq!(head(0) == head(1), hosts.len() == 2, "a host of several ranks has two heads");
                 for (tag, count) in (1..).zip([1, 16_384, 40_000, 60_001, 300_007, 1_000_003]) {
                     let call = call(Func::AllReduce, count);
@@ -106,6 +138,7 @@ fn graphs_reduce_through_an_aggregator() {
         // Each is a head: others give no orders for a chain.
         scene(&[1, 2], &net).play(graphs_and_calls);
         Scene { threads: 4, memory: false, ..scene(&[1, 1, 1], &net) }.play(graphs_and_calls);
+        by(Algorithm::CollnetDirect, &[1, 1, 2], &net).play(graphs_and_calls);
     });
 }
 
@@ -119,7 +152,7 @@ fn a_network_that_reduces_is_not_taken_unasked() {
                 THROUGH.into_iter().flat_map(|func| [1, 1 << 12, 1 << 20, 1 << 28].map(|count| (func, count)))
             {
                 let algorithm = plan(&call(func, count), &player.facts).algorithm;
-                assert_ne!(algorithm, Algorithm::CollnetChain, "{func} {count}");
+                assert!(!WAYS.contains(&algorithm), "{func} {count}");
             }
         });
     });

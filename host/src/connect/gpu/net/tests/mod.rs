@@ -12,12 +12,13 @@ mod scale;
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
-use crate::connect::gpu::chains::DeviceChains;
 use crate::connect::gpu::connect::{all_parts, layout};
+use crate::connect::gpu::heads::DeviceHeads;
 use crate::connect::gpu::routes::{RouteSettings, Routes};
 use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::{CudaError, HostWork, NicMemory};
 use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
+use crate::machine::ConnKind;
 use crate::machine::{ConnLists, Issue, Need, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::coll::CollNet;
@@ -29,7 +30,7 @@ use crate::plan::{
 use crate::topology::Channels;
 use direct::{Direct, DirectNet, Gpu};
 use oxccl_device::coll::{
-    self, AtOnce, ChainEnds, CollWork, Endpoints, MeshEnds, P2pWork, RingEnds, TreeEnds, send_recv,
+    self, AtOnce, CollWork, Endpoints, HostEnds, MeshEnds, P2pWork, RingEnds, TreeEnds, send_recv,
 };
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
@@ -40,7 +41,7 @@ use oxccl_shared::abi::{
     RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk;
-use oxccl_shared::algo::collnet::ChainLinks;
+use oxccl_shared::algo::collnet::{HostLinks, Owner};
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -195,8 +196,8 @@ impl Scene {
         let id = UniqueId::create_by(&config).unwrap();
         // As long as the longest: what memory GPUs of one host share.
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
-        let chains = chain_channels(&channels, &self.hosts);
-        let plain = layout(&facts, &channels).with_chains(chains);
+        let in_hosts = in_hosts(&channels, &self.hosts);
+        let plain = layout(&facts, &channels).with_heads(in_hosts.clone(), in_hosts);
         let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
         let arenas = Arc::new((0..self.nranks()).map(Rank).map(arena).collect::<Vec<_>>());
         std::thread::scope(|scope| {
@@ -234,12 +235,17 @@ impl Scene {
         facts.tuning.blocks.as_mut().unwrap().ll_threads = 1;
         let facts = facts.on_hosts(peers.iter().map(|peer| peer.host));
         let facts = facts.over_nics(&network.nics(&routes), &channels);
-        let chains = chain_channels(&channels, routes.group_of());
+        let named = facts.with_hosts_of_gpus(routes.group_max());
+        let [chains, stars] = [named.chain_channels, named.star_channels].map(|count| match count {
+            0 => Vec::new(),
+            _ => in_hosts(&channels, routes.group_of()),
+        });
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
-        let heads = self.heads(bootstrap, &mut config, &chains);
+        let heads = self.heads(bootstrap, &mut config, &[chains.clone(), stars.clone()].concat());
         let collnet = heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet);
-        let facts = Facts { chain_channels: chains.len() as u32, ..facts.with_collnet_of_gpus(collnet) };
-        let layout = if heads.is_some() { layout.with_chains(chains) } else { layout };
+        let (chain_channels, star_channels) = (chains.len() as u32, stars.len() as u32);
+        let facts = Facts { chain_channels, star_channels, ..facts.with_collnet_of_gpus(collnet) };
+        let layout = if heads.is_some() { layout.with_heads(chains, stars) } else { layout };
         let init = if network.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let wanted = NetWanted {
             rank,
@@ -315,11 +321,11 @@ impl Scene {
     }
 }
 
-/// Chains on three channels: along the ring, against it, and along it. A host of several ranks has two heads.
-fn chain_channels(channels: &Channels, groups: &[u64]) -> Vec<Chains> {
+/// The ranks of hosts on three channels: along the ring, against it, and along it. A host of several ranks has two heads.
+fn in_hosts(channels: &Channels, groups: &[u64]) -> Vec<Chains> {
     let there = channels.ring(0).to_vec();
     let back: Vec<Rank> = there.iter().rev().copied().collect();
-    [&there, &back, &there].map(|ring| DeviceChains::along(ring, groups)).to_vec()
+    [&there, &back, &there].map(|ring| DeviceHeads::along(ring, groups)).to_vec()
 }
 
 impl KindConns {
@@ -541,9 +547,10 @@ impl Player {
             Algorithm::OneShot | Algorithm::TwoLevel => {
                 (self.conns(ConnKind::Mesh).channel(at, self.facts.nranks as usize - 1), TreeEnds::default())
             }
-            Algorithm::CollnetChain => {
-                let place = self.layout.chains.place(at, self.rank).unwrap();
-                (self.conns(ConnKind::Chain).channel(at, place.conns()), TreeEnds::default())
+            Algorithm::CollnetChain | Algorithm::CollnetDirect => {
+                let kind = ConnKind::of(spec_of(plan.algorithm).connections);
+                let place = self.layout.heads(kind).unwrap().place(at, self.rank).unwrap();
+                (self.conns(kind).channel(at, place.conns()), TreeEnds::default())
             }
             Algorithm::TwoShot => panic!("not over a proxy: {plan:?}"),
         };
@@ -556,15 +563,16 @@ impl Player {
                 coll::oneshot::run::<_, AtOnce<Ll<1>, 7>>(&block, &ends, &work)
             };
         }
-        let (chain, owners) = (self.chain_ends(at), self.layout.chains.owners(at, self.rank));
+        let (chains, stars) = (&self.layout.chains, &self.layout.stars);
+        let [chain_owners, star_owners] = [chains, stars].map(|heads| heads.owners(at, self.rank));
         let (me, n) = (self.rank, self.facts.nranks);
         let mesh_send: Vec<u16> = peers(me, n).map(|peer| place_from(me, peer) as u16).collect();
         let mesh_recv: Vec<u16> = (0..n as u16 - 1).collect();
         let ends = Endpoints {
             ring,
             tree: &tree,
-            chain: &chain,
-            chain_owners: &owners,
+            chain: self.host_ends(chains, at, &chain_owners),
+            star: self.host_ends(stars, at, &star_owners),
             mesh_recv: &mesh_recv,
             mesh_send: &mesh_send,
         };
@@ -573,15 +581,17 @@ impl Player {
     }
 
     /// As the kernel has them.
-    fn chain_ends(&self, channel: usize) -> ChainEnds {
-        let Some(place) = self.layout.chains.place(channel, self.rank) else { return ChainEnds::default() };
+    fn host_ends<'a>(&self, heads: &DeviceHeads, channel: usize, owners: &'a [Owner]) -> HostEnds<'a> {
+        let Some(place) = heads.place(channel, self.rank) else { return HostEnds::default() };
         let KernelTree { children, has_parent } = place.of_kernel();
-        ChainEnds {
-            links: ChainLinks { is_head: has_parent == 0, has_below: children > 0 },
-            below_recv: [0],
-            below_send: [0],
+        let all_below = &[0, 1, 2, 3, 4, 5, 6][..children as usize];
+        HostEnds {
+            links: HostLinks { is_head: has_parent == 0, has_below: children > 0 },
+            below_recv: all_below,
+            below_send: all_below,
             above_recv: [children as u16],
             above_send: [children as u16],
+            owners,
         }
     }
 

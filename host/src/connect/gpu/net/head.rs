@@ -11,18 +11,24 @@ use oxccl_shared::abi::{ChannelId, ConnLayout, Rank};
 use std::sync::Arc;
 
 /// The memory of both.
-pub(super) struct ChainMemory {
+pub(super) struct HeadMemory {
+    /// Chains or stars.
+    kind: ConnKind,
     memory: HostMemory,
     slots: ConnLayout,
 }
 
-impl ChainMemory {
+impl HeadMemory {
     /// Makes it for connections with these slots.
-    pub fn new(source: &dyn Source, rank: Rank, slots: ConnLayout) -> Result<ChainMemory, ConnectError> {
+    pub fn new(
+        source: &dyn Source,
+        rank: Rank,
+        (kind, slots): (ConnKind, ConnLayout),
+    ) -> Result<HeadMemory, ConnectError> {
         let memory = source
             .host(2 * slots.total_bytes())
             .map_err(|source| ConnectError::Device { rank, source: source.into() })?;
-        Ok(ChainMemory { memory, slots })
+        Ok(HeadMemory { kind, memory, slots })
     }
 
     /// Bytes of pinned memory.
@@ -39,7 +45,7 @@ impl ChainMemory {
     pub fn conns(&self, channel: usize, next_head: Rank) -> [PlacedConn; 2] {
         [true, false].map(|is_send| {
             let site = ConnSite::new([self.memory.address(self.offset(is_send)); 2], self.slots);
-            let name = ConnName { kind: ConnKind::Chain, channel, peer: next_head, is_send };
+            let name = ConnName { kind: self.kind, channel, peer: next_head, is_send };
             // No rank's at the other end.
             PlacedConn { name, site, len_bytes: 0 }
         })
