@@ -70,8 +70,9 @@ pub fn facts(
     Facts::check(Processor::Gpu, ranks, &forced, lacks)?;
     let multiprocessors = Architecture::of_sm(sm).constants().multiprocessors;
     let facts = Facts::of_gpus(ranks, (sm, multiprocessors), forced, ChannelLimits::default(), None)
-        .with_collnet_of_gpus(collnet)
-        .with_table(tuned.and_then(|file| file.table(Backend::Gpu, ranks).copied()));
+        .with_table(tuned.and_then(|file| file.table(Backend::Gpu, ranks).copied()))
+        .with_hosts_of_gpus(ranks / machine.hosts.max(1))
+        .with_collnet_of_gpus(collnet);
     let channels = Channels::join(&agreed.hosts)?;
     let facts = match machine.hosts {
         0 | 1 => facts.on(found, &channels.rings),

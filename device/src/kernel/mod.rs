@@ -8,6 +8,7 @@
 
 #[cfg(feature = "entries")]
 mod entry;
+mod collnet;
 mod shared_conns;
 mod short;
 pub mod run;

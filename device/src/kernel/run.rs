@@ -3,7 +3,7 @@
 use super::shared_conns::{Extent, SharedConns, save};
 use super::short;
 use crate::coll::{
-    self, AtOnce, CollWork, HostEnds, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
+    self, AtOnce, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
     twoshot as two,
 };
 use crate::conn::Conns;
@@ -16,25 +16,22 @@ use oxccl_shared::abi::{
     KernelMessage, Protocol, Rank,
 };
 use oxccl_shared::algo::chunk;
-use oxccl_shared::algo::collnet::{HostLinks, Owner, STAR_BELOW_MAX};
 use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
+pub use super::collnet::{collnetchain, collnetdirect};
+
 /// The most peers that a one-shot or two-shot kernel has: a host of 8 GPUs.
 pub const MESH_MAX: usize = 7;
-/// Below and above.
-const CHAIN_MAX: usize = 2;
-/// A head's: to all below and to the network.
-const STAR_MAX: usize = STAR_BELOW_MAX + 1;
 /// Children and parent.
 const TREE_MAX: usize = ARITY_MAX + 1;
 /// Connection `i` is the `i`-th.
-static IDENTITY: [u16; MESH_MAX] = [0, 1, 2, 3, 4, 5, 6];
+pub(super) static IDENTITY: [u16; MESH_MAX] = [0, 1, 2, 3, 4, 5, 6];
 
 /// What this block does of the whole.
 #[inline(always)]
-fn work<B: Block, P: Proto<B>>(
+pub(super) fn work<B: Block, P: Proto<B>>(
     args: &CollArgs,
     index: u32,
     func: Func,
@@ -65,7 +62,7 @@ fn work<B: Block, P: Proto<B>>(
 
 /// This block's connections.
 #[inline(always)]
-fn extent(launch: &KernelLaunch, index: u32) -> Extent {
+pub(super) fn extent(launch: &KernelLaunch, index: u32) -> Extent {
     let count = launch.nconns as usize;
     Extent { first: index as usize * count, count }
 }
@@ -163,91 +160,6 @@ pub unsafe fn tree<M: KernelMachine, T: Element, P: ByTiles<GpuBlock<M, T, POSTE
 fn tree_links(children: usize, has_parent: bool) -> TreeLinks {
     let child = |i: usize| (i < children).then_some(Rank(0));
     TreeLinks { up: has_parent.then_some(Rank(0)), down: [child(0), child(1), child(2)] }
-}
-
-/// A chain to a network that reduces.
-///
-/// # Safety
-/// 1. As [`through_network`].
-#[inline(always)]
-pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
-where
-    M: KernelMachine,
-    T: Element,
-    P: Proto<GpuBlock<M, T, POSTER>>,
-{
-    // SAFETY: obligation 1.
-    unsafe {
-        through_network::<M, T, P, POSTER, CHAIN_MAX>(machine, args, func, Algorithm::CollnetChain);
-    }
-}
-
-/// A star to a network that reduces.
-///
-/// # Safety
-/// 1. As [`through_network`].
-#[inline(always)]
-pub unsafe fn collnetdirect<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
-where
-    M: KernelMachine,
-    T: Element,
-    P: Proto<GpuBlock<M, T, POSTER>>,
-{
-    // SAFETY: obligation 1.
-    unsafe {
-        through_network::<M, T, P, POSTER, STAR_MAX>(machine, args, func, Algorithm::CollnetDirect);
-    }
-}
-
-/// To a head and a network that reduces, with a room for `CONNS` connections.
-///
-/// # Safety
-/// 1. As [`ring`]; a channel's connections are those to and from the ranks below, in order, then those above: the same for both
-///    directions. The table of rings has, for each channel, where each rank is, seen from this one's place in its host.
-#[inline(always)]
-unsafe fn through_network<M, T, P, const POSTER: bool, const CONNS: usize>(
-    machine: M,
-    args: &CollArgs,
-    func: Func,
-    algorithm: Algorithm,
-) where
-    M: KernelMachine,
-    T: Element,
-    P: Proto<GpuBlock<M, T, POSTER>>,
-{
-    // SAFETY: obligation 1.
-    let block = unsafe { block_for::<M, T, POSTER>(machine, args, func) };
-    let (index, place) = (block.machine().block_index(), block.machine().shared());
-    // SAFETY: obligation 1.
-    let place_in_host = unsafe { &*args.launch.trees.add(index as usize) };
-    let (below, is_head) = (place_in_host.children as usize, place_in_host.has_parent == 0);
-    let extent = Extent { count: below + 1, ..extent(&args.launch, index) };
-    // SAFETY: obligations 1 and 2 of `ring`.
-    let conns = unsafe { SharedConns::<CONNS>::load(block.machine(), place, &args.launch, extent) };
-    let nranks = args.launch.nranks as usize;
-    let owners = args.launch.rings.wrapping_add(index as usize * nranks).cast::<Owner>();
-    let all_below = &IDENTITY[..below.min(CONNS - 1)];
-    let ends = HostEnds {
-        links: HostLinks { is_head, has_below: below > 0 },
-        below_recv: all_below,
-        below_send: all_below,
-        above_recv: [below as u16],
-        above_send: [below as u16],
-        // SAFETY: obligation 1: a word for each rank.
-        owners: unsafe { slice::from_raw_parts(owners, nranks) },
-    };
-    let work = work::<_, P>(args, index, func, algorithm, T::DTYPE);
-    let ran = if func == Func::AllReduce {
-        // SAFETY: obligation 1.
-        unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) }
-    } else {
-        // SAFETY: obligation 1.
-        unsafe { coll::collnet::blocks::<_, P>(&block, conns, &ends, &work) }
-    };
-    if ran.is_ok() && block.leads() {
-        // SAFETY: obligation 1.
-        unsafe { save(conns, &args.launch, extent) };
-    }
 }
 
 /// One-shot: every rank's message to every other, in one hop; with a room for at most `PEERS` of them. That a kernel is for so many is
@@ -426,7 +338,7 @@ impl<B: Block> MeshProto<B> for Simple {
 /// # Safety
 /// 1. As [`ring`].
 #[inline(always)]
-unsafe fn block_for<M: KernelMachine, T: Element, const POSTER: bool>(
+pub(super) unsafe fn block_for<M: KernelMachine, T: Element, const POSTER: bool>(
     machine: M,
     args: &CollArgs,
     func: Func,

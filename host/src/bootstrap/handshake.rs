@@ -27,7 +27,7 @@ use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol, with all messages that travel by it until the ranks have met; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 /// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
 

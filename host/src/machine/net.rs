@@ -385,14 +385,15 @@ mod tests {
         assert_eq!([ConnKind::Chain, ConnKind::Star].map(|kind| CHANNELS.of(kind)), [11..12, 12..14]);
         let headed = [0, 1, 2].map(|at| CHANNELS.headed(at));
         assert_eq!(headed, [(ConnKind::Chain, 0), (ConnKind::Star, 0), (ConnKind::Star, 1)]);
-        let names = [0, 6, 7, 9, 11, 12].map(|channel| CHANNELS.name(ChannelId(channel)));
+        let names = [0, 6, 7, 9, 11, 12, 14].map(|channel| CHANNELS.name(ChannelId(channel)));
         let expected = [
             "ring channel 0",
             "tree channel 2",
             "mesh channel 0",
             "pair channel 0",
             "chain channel 0",
-            "channel 12",
+            "star channel 0",
+            "channel 14",
         ];
         assert_eq!(names, expected);
     }

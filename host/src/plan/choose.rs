@@ -1,109 +1,38 @@
 //! Which algorithm and protocol: what the registry has and is connected, and thresholds that were measured, as a policy of `tuning`.
 
 use super::call::Call;
-use super::collnet::{Collnet, Unserved};
+use super::collnet::Collnet;
 use super::copy_engines::{CtaPolicy, WindowRow, touched_buffer};
 use super::facts::Facts;
 use super::numbers::{NET_LL_MAX_BYTES, ORDERED_TWO_SHOT_MIN_BYTES};
-use super::tuning::{
-    self, Candidate, Candidates, Choice, Exclusion, Forced, Impossible, Machine, Measured, Scope,
-};
+use super::tuning::{self, Candidate, Candidates, Choice, Exclusion, Forced, Machine, Measured, Scope};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::registry::spec_of;
-use oxccl_shared::algo::spec::{Connections, Processor, Spec};
+use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::reduce::is_associative;
 
 /// To all peers at once. Which of them is better is for measured thresholds to say.
-const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
+pub(super) const HOPS: [Algorithm; 2] = [Algorithm::OneShot, Algorithm::TwoShot];
 
 /// These by LL128: a function has one of them at most.
 const BY_LINES: Candidates = Candidates::over(Connections::Mesh).and(Candidates::by(Protocol::LL128));
 
 /// By chains, and by stars.
 const BY_CHAINS: Candidates = Candidates::over(Connections::Chain);
-const BY_STARS: Candidates = Candidates::over(Connections::Star);
+pub(super) const BY_STARS: Candidates = Candidates::over(Connections::Star);
 
 /// What needs a network that reduces.
-const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
+pub(super) const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
 
 /// Of hosts with many GPUs.
 const NO_ROOM_FOR_STARS: &str =
     "a host has more than 8 GPUs that share memory: collnetchain has no such limit";
 
 /// What needs hosts of equally many ranks.
-const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
-
-/// What a communicator has not, and why: what is not named is there, or not known yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lacks<'a> {
-    /// A network that reduces.
-    pub collnet: Option<&'a str>,
-    /// What the network that reduces has no operation for.
-    pub unserved: &'a [Unserved],
-    /// Stars to the network that reduces.
-    pub stars: Option<&'a str>,
-    /// Hosts of equally many ranks.
-    pub levels: Option<&'a str>,
-    /// Connections of all pairs that carry any length: what reduces by rank.
-    pub mesh: Option<&'a str>,
-}
-
-impl<'a> Lacks<'a> {
-    /// Why a function that is ordered to go through a network that reduces, by this algorithm, cannot.
-    fn of_network(&self, algorithm: Algorithm, is_ordered: impl Fn(Func) -> bool) -> Option<&'a str> {
-        let mut offered = spec_of(algorithm).on_cpus.iter().map(|offered| offered.func);
-        let unserved = self.unserved.iter().find(|(func, _)| is_ordered(*func)).map(|(_, why)| *why);
-        let stars = self.stars.filter(|_| spec_of(algorithm).connections == Connections::Star);
-        let any = self.collnet.or(stars).filter(|_| offered.any(is_ordered));
-        any.or(unserved)
-    }
-}
+pub(super) const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 
 impl Facts {
-    /// Whether what the user orders can be done by so many ranks, except for what they lack.
-    ///
-    /// # Errors
-    /// The first function for which it cannot.
-    pub fn check(on: Processor, nranks: u32, forced: &Forced, lacks: Lacks<'_>) -> Result<(), Impossible> {
-        let has_room = |algorithm| on == Processor::Cpu || spec_of(algorithm).has_room(nranks);
-        let among = match on {
-            Processor::Cpu => "ranks on CPUs",
-            Processor::Gpu if HOPS.into_iter().all(has_room) => "GPUs",
-            Processor::Gpu => "more than 8 GPUs",
-        };
-        let orders = |func, algorithm| forced.names_algorithm(func, algorithm);
-        let network = [Algorithm::CollnetChain, Algorithm::CollnetDirect].map(|algorithm| {
-            let lack = lacks.of_network(algorithm, |func| orders(func, algorithm));
-            lack.map(|why| format!(" among {among} ({}: {why})", algorithm.name()))
-        });
-        let levels = lacks.levels.filter(|_| orders(Func::AllReduce, Algorithm::TwoLevel));
-        let levels = levels.map(|why| format!(" among {among} (twolevel: {why})"));
-        let [chains, stars] = network;
-        let why = chains.or(stars).or(levels).unwrap_or_else(|| format!(" among {among}"));
-        let there = |func| {
-            let has_network = lacks.collnet.is_none() && lacks.unserved.iter().all(|(of, _)| *of != func);
-            Candidates::offered(func, on).that(|candidate| {
-                has_room(candidate.algorithm)
-                    && (has_network || !IN_NETWORK.has(candidate))
-                    && (lacks.stars.is_none() || !BY_STARS.has(candidate))
-                    && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
-            })
-        };
-        if !forced.is_deterministic() {
-            return forced.check(there, &why);
-        }
-        // Of every operator and type.
-        let has_bits = |func: Func, candidate: Candidate| {
-            let Spec { order, connections, .. } = spec_of(candidate.algorithm);
-            let is_there = lacks.mesh.is_none() || *connections != Connections::Mesh;
-            !func.is_reduction() || is_there && order.is_as_by_rank(nranks, false)
-        };
-        let lack = lacks.mesh.map_or(String::new(), |why| format!(" ({why})"));
-        let offered = |func| there(func).that(|one| has_bits(func, one));
-        forced.check(offered, &format!("{why}{lack}, in rank order"))
-    }
-
     /// What a call could be carried out with.
     pub fn possible(&self, call: &Call) -> Candidates {
         self.offered(call)

@@ -138,7 +138,7 @@ impl Facts {
             mesh_channels: at_most(blocks.mesh_channels),
             far_channels: at_most(blocks.mesh_channels),
             chain_channels: 1,
-            star_channels: 1,
+            star_channels: 0,
             tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
             blocks_max,
             forced,

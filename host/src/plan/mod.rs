@@ -16,6 +16,7 @@ mod numbers;
 mod count;
 mod hosts;
 mod facts;
+mod check;
 mod choose;
 mod collective;
 mod messages;
@@ -26,7 +27,7 @@ mod kernel_set;
 pub(crate) mod tests;
 
 pub use call::{Call, CallRecord};
-pub use choose::Lacks;
+pub use check::Lacks;
 pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
 pub use copy_engines::{CopyStep, CtaPolicy, Placement, Spot, Step, WindowRow, steps, touched_buffer};

@@ -5,6 +5,7 @@ use crate::plan::tuning::Candidate;
 use crate::plan::{Call, Facts};
 use core::ffi::c_int;
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
+use oxccl_shared::algo::registry::spec_of;
 
 /// This library's algorithms that NCCL has, with its numbers. Others have no entry: a plugin cannot order them, and takes their place where
 /// it orders another.
@@ -52,8 +53,8 @@ impl Costs {
 
     /// Whether a network reduces.
     pub fn has_collnet(&self) -> bool {
-        let (row, _) = ROWS[2];
-        self.0[row].iter().any(|cost| *cost >= 0.0)
+        let by_network = ROWS.iter().filter(|(_, algorithm)| spec_of(*algorithm).connections.has_network());
+        by_network.flat_map(|(row, _)| self.0[*row]).any(|cost| cost >= 0.0)
     }
 
     /// Makes an entry by NCCL's numbers the cheapest. Nothing, if there is none.
@@ -107,7 +108,7 @@ mod tests {
         let all = costs(Forced::default());
         for (row, _) in ROWS {
             // There is one host: no network reduces.
-            assert_eq!(all.0[row][2] > 0.0, row != 3, "{all:?}");
+            assert_eq!(all.0[row][2] > 0.0, row < 2, "{all:?}");
         }
         assert!([2, 3, 4, 5, 6].into_iter().all(|row| all.0[row] == [IGNORE; PROTOCOLS]));
         let rings = costs(Forced::default().with_algorithms("ring").unwrap());

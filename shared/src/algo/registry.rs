@@ -11,8 +11,8 @@ pub const SPECS: [&Spec; 7] = [
     &oneshot::SPEC,
     &twoshot::SPEC,
     &collnet::CHAIN,
-    &twolevel::SPEC,
     &collnet::DIRECT,
+    &twolevel::SPEC,
 ];
 
 /// An algorithm, a function that it has and a protocol.

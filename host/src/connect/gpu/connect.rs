@@ -1,6 +1,6 @@
 //! From a bootstrap and a GPU each to connections.
 
-use super::heads::DeviceHeads;
+use super::heads;
 use super::layout::{ConnName, DeviceLayout};
 use super::net::{NetConnected, NetWanted, Network};
 use super::part::Part;
@@ -9,17 +9,17 @@ use super::routes::{RouteSettings, Routes};
 use super::survey::{RingNics, Survey, SurveyWanted, survey};
 use super::tables::{ConnSite, Tables};
 use crate::bootstrap::Bootstrap;
-use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
+use crate::connect::collnet::Heads;
 use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::connect::{ConnectError, Setting};
 use crate::gpu::{DeviceId, Gpu, PciBus};
 use crate::machine::{ConnKind, ConnTables, Need, NetParts};
-use crate::net::{Locality, NetConfig};
+use crate::net::NetConfig;
 use crate::plan::Forced;
 use crate::plan::tuning::{Machine, TuneTable};
-use crate::plan::{ChannelLimits, Collnet, Facts, Nics};
-use crate::topology::detect::{Found, Sysfs};
+use crate::plan::{ChannelLimits, Facts, Nics};
+use crate::topology::detect::Found;
 use crate::topology::{BusId, Channels, Inventory, PathKind, TopologySettings};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Agreed, Arena, ArenaWanted, Domain, Domains, P2pSettings};
@@ -167,10 +167,10 @@ impl Steps for DeviceWanted<'_> {
         let seen = look_round(bootstrap, gpu, (&peers, &devices), nics.as_ref(), self)?;
         let Seen { facts, channels, ring_nics, refused, machine } = seen;
         let facts = facts.with_hosts_of_gpus(routes.group_max());
-        let (heads, in_hosts) = self.heads(bootstrap, gpu, (&facts, &channels), &routes)?;
+        let (heads, in_hosts) = heads::find(bootstrap, gpu, self.net, (&facts, &channels), &routes)?;
         let facts = facts.with_collnet_of_gpus(heads.collnet);
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
-        let layout = in_hosts.map_or(layout.clone(), |[chains, stars]| layout.with_heads(chains, stars));
+        let layout = layout.with_heads(in_hosts);
         Ok(Plan {
             device,
             gpu,
@@ -254,44 +254,6 @@ pub(super) fn all_parts(layout: &DeviceLayout, facts: &Facts, rank: Rank) -> Vec
         }
     }
     parts
-}
-
-impl DeviceWanted<'_> {
-    /// What heads find, where the user wants a network that reduces, and if there is one, each channel's hosts, of chains and of stars: along
-    /// the first rings, so that a host has a head for each device by which they come.
-    fn heads(
-        &self,
-        bootstrap: &Bootstrap,
-        gpu: BusId,
-        (facts, channels): (&Facts, &Channels),
-        routes: &Routes,
-    ) -> Result<(Heads, Option<[Vec<Chains>; 2]>), ConnectError> {
-        let why_not = match () {
-            () if !self.net.coll.enabled => Some(Collnet::Disabled),
-            () if routes.groups() < 2 => Some(Collnet::OneHost),
-            () if routes.groups() < self.net.coll.hosts_min => Some(Collnet::FewHosts),
-            () => None,
-        };
-        if let Some(collnet) = why_not {
-            return Ok((Heads { collnet, lack: String::new(), mine: Vec::new() }, None));
-        }
-        let rank = bootstrap.rank();
-        let along = |channel| DeviceHeads::along(channels.ring(channel as usize), routes.group_of());
-        let in_hosts = [facts.chain_channels, facts.star_channels]
-            .map(|count| (0..count).map(along).collect::<Vec<_>>());
-        let all = in_hosts.concat();
-        let listener = match headed(&all, rank).count() {
-            0 => Ok(HeadListener::member()),
-            count => {
-                // The device nearest to the head's GPU: of a host's heads each has its own.
-                let place = Locality::of_gpu(Sysfs::live().place(gpu), 0);
-                HeadListener::listen(self.net, rank, &place, count)
-            }
-        };
-        let heads = vote(bootstrap, listener)?.gather(bootstrap, &all)?;
-        let is_there = matches!(heads.collnet, Collnet::There(_));
-        Ok((heads, is_there.then_some(in_hosts)))
-    }
 }
 
 /// The tables, with the connections that there are by now, once all ranks have theirs.

@@ -1,6 +1,15 @@
 //! How the GPUs of each host reach its head, and through it a network that reduces.
 
-use crate::connect::collnet::Chains;
+use super::routes::Routes;
+use crate::bootstrap::Bootstrap;
+use crate::connect::ConnectError;
+use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
+use crate::connect::vote::vote;
+use crate::net::{Locality, NetConfig};
+use crate::plan::{Collnet, Facts};
+use crate::topology::BusId;
+use crate::topology::Channels;
+use crate::topology::detect::Sysfs;
 use oxccl_shared::abi::{ConnLayout, KernelTree, Rank};
 use oxccl_shared::algo::collnet::{Owner, Shape};
 
@@ -13,6 +22,58 @@ pub struct DeviceHeads {
     pub channels: Vec<Chains>,
     /// Slots.
     pub slots: ConnLayout,
+}
+
+/// Channels of both shapes.
+#[derive(Clone, Default, Debug)]
+pub struct InHosts {
+    /// Of chains.
+    pub chains: Vec<Chains>,
+    /// Of stars.
+    pub stars: Vec<Chains>,
+}
+
+/// What heads find, where the user wants a network that reduces, and if there is one, the channels: along the first rings, so that a host has
+/// a head for each device by which they come.
+pub(super) fn find(
+    bootstrap: &Bootstrap,
+    gpu: BusId,
+    net: &NetConfig,
+    (facts, channels): (&Facts, &Channels),
+    routes: &Routes,
+) -> Result<(Heads, InHosts), ConnectError> {
+    let why_not = match () {
+        () if !net.coll.enabled => Some(Collnet::Disabled),
+        () if routes.groups() < 2 => Some(Collnet::OneHost),
+        () if routes.groups() < net.coll.hosts_min => Some(Collnet::FewHosts),
+        () => None,
+    };
+    if let Some(collnet) = why_not {
+        return Ok((Heads { collnet, lack: String::new(), mine: Vec::new() }, InHosts::default()));
+    }
+    let rank = bootstrap.rank();
+    let along = |channel| DeviceHeads::along(channels.ring(channel as usize), routes.group_of());
+    let of = |count| (0..count).map(along).collect::<Vec<_>>();
+    let in_hosts = InHosts { chains: of(facts.chain_channels), stars: of(facts.star_channels) };
+    let all = in_hosts.all();
+    let listener = match headed(&all, rank).count() {
+        0 => Ok(HeadListener::member()),
+        count => {
+            // The device nearest to the head's GPU: of a host's heads each has its own.
+            let place = Locality::of_gpu(Sysfs::live().place(gpu), 0);
+            HeadListener::listen(net, rank, &place, count)
+        }
+    };
+    let heads = vote(bootstrap, listener)?.gather(bootstrap, &all)?;
+    let is_there = matches!(heads.collnet, Collnet::There(_));
+    Ok((heads, if is_there { in_hosts } else { InHosts::default() }))
+}
+
+impl InHosts {
+    /// All: those of chains before those of stars.
+    pub fn all(&self) -> Vec<Chains> {
+        self.chains.iter().chain(&self.stars).cloned().collect()
+    }
 }
 
 /// A rank's neighbours on a channel.

@@ -18,11 +18,10 @@
 //!
 //! The layout of one [`Part`] is that of its connections alone, in the same order.
 
-use super::heads::DeviceHeads;
+use super::heads::{DeviceHeads, InHosts};
 use super::part::{FIRST, FIRST_OF_HOSTS, Part};
 use super::routes::Routes;
 use super::trees::DeviceTrees;
-use crate::connect::collnet::Chains;
 use crate::machine::{ConnKind, Need};
 use crate::transport::p2p::{Domain, Domains};
 use oxccl_shared::abi::{ConnControl, ConnLayout, Rank};
@@ -112,8 +111,8 @@ impl DeviceLayout {
         }
     }
 
-    /// The same with these channels of chains and of stars, whose slots are those of rings.
-    pub fn with_heads(self, chains: Vec<Chains>, stars: Vec<Chains>) -> DeviceLayout {
+    /// The same with these chains and stars, whose slots are those of rings.
+    pub fn with_heads(self, InHosts { chains, stars }: InHosts) -> DeviceLayout {
         let chains = DeviceHeads { channels: chains, ..DeviceHeads::none(Shape::Chain, self.ring) };
         let stars = DeviceHeads { channels: stars, ..DeviceHeads::none(Shape::Star, self.ring) };
         DeviceLayout { chains, stars, ..self }

@@ -269,10 +269,10 @@ fn gpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
             add(&format!("4 small GPUs of {sm}, two groups, {name}"), over_network(facts, 2, 4));
         }
     }
-    for algorithms in ["", "collnetchain", "ring,collnetchain"] {
+    for algorithms in ["", "collnetchain", "ring,collnetchain", "collnetdirect"] {
         for buffer in [1 << 30, 10_000] {
             let facts = over_network(gpu(8, 90, forced(algorithms, "")), 4, 1);
-            let facts = facts.with_collnet_of_gpus(reducing(4, 2.0, buffer));
+            let facts = facts.with_hosts_of_gpus(2).with_collnet_of_gpus(reducing(4, 2.0, buffer));
             add(&format!("8 GPUs, 4 groups, {algorithms}, a network that reduces by {buffer}"), facts);
         }
     }

@@ -424,7 +424,7 @@ time_us = [1.0, 0.5, nan]
                 "\"pat\"",
                 9,
                 "algorithm",
-                "tree, ring, oneshot, twoshot, collnetchain or twolevel",
+                "tree, ring, oneshot, twoshot, collnetchain, collnetdirect or twolevel",
             ),
             ("\"cpu\"", "\"cuda\"", 9, "algorithm", "has no direct simple there, but ring ll"),
             ("\"simple\"", "\"ll256\"", 10, "protocol", "ll128"),

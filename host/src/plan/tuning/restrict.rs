@@ -415,8 +415,10 @@ mod tests {
     #[test]
     fn the_examples_of_nccls_documentation() {
         let forced = algorithms("ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring");
-        assert_eq!(left(&forced, Func::AllGather), "ring ll, ring ll128, ring simple");
-        assert_eq!(left(&forced, Func::AllReduce), "tree ll, tree ll128, tree simple");
+        let of = |name: &str| format!("{name} ll, {name} ll128, {name} simple");
+        assert_eq!(left(&forced, Func::AllGather), format!("{}, collnetdirect simple", of("ring")));
+        assert_eq!(left(&forced, Func::AllReduce), format!("{}, collnetdirect simple", of("tree")));
+        assert_eq!(left(&forced, Func::Broadcast), of("ring"));
         let forced = Forced::default().with_protocols("LL,Simple;allreduce:^LL").unwrap();
         assert!(!forced.allows_protocol(Func::Reduce, Protocol::LL128));
         assert!(forced.allows_protocol(Func::AllReduce, Protocol::LL128));
@@ -437,9 +439,9 @@ mod tests {
             ("ring,^tree", ListError::Syntax),
             ("allreduce:tree:ring", ListError::Syntax),
             ("alltoall:ring", ListError::Function),
-            ("collnetdirect", ListError::Foreign(0)),
-            ("ring;allreduce:CollnetDirect", ListError::Foreign(0)),
-            ("nvls,nvlstree", ListError::Foreign(1)),
+            ("nvls", ListError::Foreign(0)),
+            ("ring;allreduce:PAT", ListError::Foreign(2)),
+            ("nvlstree,pat", ListError::Foreign(1)),
             ("pat,rings", ListError::Algorithm),
             (&format!("^{}", SPECS.map(|spec| spec.name()).join(",")), ListError::Algorithm),
         ] {

@@ -13,7 +13,7 @@ use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
 use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
 use crate::connect::gpu::connect::{all_parts, layout};
-use crate::connect::gpu::heads::DeviceHeads;
+use crate::connect::gpu::heads::{DeviceHeads, InHosts};
 use crate::connect::gpu::routes::{RouteSettings, Routes};
 use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::{CudaError, HostWork, NicMemory};
@@ -197,7 +197,8 @@ impl Scene {
         // As long as the longest: what memory GPUs of one host share.
         let (facts, channels) = (self.facts(), Channels::in_rank_order(self.nranks()));
         let in_hosts = in_hosts(&channels, &self.hosts);
-        let plain = layout(&facts, &channels).with_heads(in_hosts.clone(), in_hosts);
+        let in_hosts = InHosts { chains: in_hosts.clone(), stars: in_hosts };
+        let plain = layout(&facts, &channels).with_heads(in_hosts);
         let arena = |rank| Segment::private(plain.len_bytes(rank).iter().sum::<usize>().max(1)).unwrap();
         let arenas = Arc::new((0..self.nranks()).map(Rank).map(arena).collect::<Vec<_>>());
         std::thread::scope(|scope| {
@@ -241,11 +242,12 @@ impl Scene {
             _ => in_hosts(&channels, routes.group_of()),
         });
         let layout = layout(&facts, &channels).with_routes(routes, facts.far_channels);
-        let heads = self.heads(bootstrap, &mut config, &[chains.clone(), stars.clone()].concat());
+        let in_hosts = InHosts { chains, stars };
+        let heads = self.heads(bootstrap, &mut config, &in_hosts.all());
         let collnet = heads.as_ref().map_or(Collnet::Disabled, |heads| heads.collnet);
-        let (chain_channels, star_channels) = (chains.len() as u32, stars.len() as u32);
+        let (chain_channels, star_channels) = (in_hosts.chains.len() as u32, in_hosts.stars.len() as u32);
         let facts = Facts { chain_channels, star_channels, ..facts.with_collnet_of_gpus(collnet) };
-        let layout = if heads.is_some() { layout.with_heads(chains, stars) } else { layout };
+        let layout = if heads.is_some() { layout.with_heads(in_hosts) } else { layout };
         let init = if network.by_need { vec![layout.first()] } else { all_parts(&layout, &facts, rank) };
         let wanted = NetWanted {
             rank,
