@@ -11,57 +11,17 @@ use oxccl_shared::abi::{Algorithm, CollArgs, Func};
 use oxccl_shared::algo::collnet::{HostLinks, Owner, STAR_BELOW_MAX};
 use oxccl_shared::reduce::Element;
 
-/// Below and above.
-const CHAIN_MAX: usize = 2;
-/// A head's: to all below and to the network.
-const STAR_MAX: usize = STAR_BELOW_MAX + 1;
+/// A head's: to all below and to the network. Others have fewer.
+const CONNS_MAX: usize = STAR_BELOW_MAX + 1;
 
-/// A chain to a network that reduces.
-///
-/// # Safety
-/// 1. As [`through_network`].
-#[inline(always)]
-pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
-where
-    M: KernelMachine,
-    T: Element,
-    P: Proto<GpuBlock<M, T, POSTER>>,
-{
-    // SAFETY: obligation 1.
-    unsafe {
-        through_network::<M, T, P, POSTER, CHAIN_MAX>(machine, args, func, Algorithm::CollnetChain);
-    }
-}
-
-/// A star to a network that reduces.
-///
-/// # Safety
-/// 1. As [`through_network`].
-#[inline(always)]
-pub unsafe fn collnetdirect<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
-where
-    M: KernelMachine,
-    T: Element,
-    P: Proto<GpuBlock<M, T, POSTER>>,
-{
-    // SAFETY: obligation 1.
-    unsafe {
-        through_network::<M, T, P, POSTER, STAR_MAX>(machine, args, func, Algorithm::CollnetDirect);
-    }
-}
-
-/// To a head and a network that reduces, with a room for `CONNS` connections.
+/// Along a chain or a star to a network that reduces.
 ///
 /// # Safety
 /// 1. As [`super::run::ring`]; a channel's connections are those to and from the ranks below, in order, then those above: the same for both
 ///    directions. The table of rings has, for each channel, where each rank is, seen from this one's place in its host.
 #[inline(always)]
-unsafe fn through_network<M, T, P, const POSTER: bool, const CONNS: usize>(
-    machine: M,
-    args: &CollArgs,
-    func: Func,
-    algorithm: Algorithm,
-) where
+pub unsafe fn collnetchain<M, T, P, const POSTER: bool>(machine: M, args: &CollArgs, func: Func)
+where
     M: KernelMachine,
     T: Element,
     P: Proto<GpuBlock<M, T, POSTER>>,
@@ -74,10 +34,10 @@ unsafe fn through_network<M, T, P, const POSTER: bool, const CONNS: usize>(
     let (below, is_head) = (place_in_host.children as usize, place_in_host.has_parent == 0);
     let extent = Extent { count: below + 1, ..extent(&args.launch, index) };
     // SAFETY: obligations 1 and 2 of `ring`.
-    let conns = unsafe { SharedConns::<CONNS>::load(block.machine(), place, &args.launch, extent) };
+    let conns = unsafe { SharedConns::<CONNS_MAX>::load(block.machine(), place, &args.launch, extent) };
     let nranks = args.launch.nranks as usize;
     let owners = args.launch.rings.wrapping_add(index as usize * nranks).cast::<Owner>();
-    let all_below = &IDENTITY[..below.min(CONNS - 1)];
+    let all_below = &IDENTITY[..below.min(STAR_BELOW_MAX)];
     let ends = HostEnds {
         links: HostLinks { is_head, has_below: below > 0 },
         below_recv: all_below,
@@ -87,7 +47,7 @@ unsafe fn through_network<M, T, P, const POSTER: bool, const CONNS: usize>(
         // SAFETY: obligation 1: a word for each rank.
         owners: unsafe { slice::from_raw_parts(owners, nranks) },
     };
-    let work = work::<_, P>(args, index, func, algorithm, T::DTYPE);
+    let work = work::<_, P>(args, index, func, Algorithm::CollnetChain, T::DTYPE);
     let ran = if func == Func::AllReduce {
         // SAFETY: obligation 1.
         unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) }

@@ -20,7 +20,7 @@ use oxccl_shared::algo::mesh::{peers, place_from};
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 use oxccl_shared::reduce::Element;
 
-pub use super::collnet::{collnetchain, collnetdirect};
+pub use super::collnet::collnetchain;
 
 /// The most peers that a one-shot or two-shot kernel has: a host of 8 GPUs.
 pub const MESH_MAX: usize = 7;

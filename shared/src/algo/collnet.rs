@@ -38,6 +38,7 @@ pub const CHAIN: Spec = Spec {
     aliases: &[],
     on_gpus: &FUNCS,
     on_cpus: &FUNCS,
+    kernels: Algorithm::CollnetChain,
     connections: Connections::Chain,
     halved: Protocols::NONE,
     // The chain, and of GPUs what a head gives to the network that reduces.

@@ -1,7 +1,7 @@
 //! Which GPU kernels there are, from the registry, and what they are called.
 
-use super::registry::{spec_of, variants};
-use super::spec::Processor;
+use super::registry::{Variant, spec_of, variants};
+use super::spec::{Processor, Spec};
 use super::symmetric;
 use crate::abi::{Algorithm, DataType, Func, Protocol};
 use core::fmt;
@@ -50,6 +50,7 @@ impl Kernel {
     /// The kernel of a collective of `nranks` ranks.
     pub fn of(func: Func, algorithm: Algorithm, protocol: Protocol, dtype: DataType, nranks: u32) -> Kernel {
         let dtype = func.is_reduction().then_some(dtype);
+        let Spec { kernels: algorithm, .. } = *spec_of(algorithm);
         let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
         Kernel::Collective { func, algorithm, protocol, dtype, ranks }
     }
@@ -136,7 +137,8 @@ impl fmt::Display for Kernel {
 
 /// Every kernel, each once.
 pub fn kernels() -> impl Iterator<Item = Kernel> {
-    let collectives = variants(Processor::Gpu).flat_map(|variant| {
+    let has_own = |variant: &Variant| spec_of(variant.algorithm).kernels == variant.algorithm;
+    let collectives = variants(Processor::Gpu).filter(has_own).flat_map(|variant| {
         let spec = spec_of(variant.algorithm);
         let own = spec.at_once.filter(|at_once| at_once.protocols.has(variant.protocol));
         let own = own.map_or(&[][..], |at_once| at_once.own_ranks);
@@ -185,7 +187,6 @@ pub const fn type_name(dtype: DataType) -> &'static str {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::registry::Variant;
     use super::*;
     use std::collections::BTreeSet;
     use std::string::ToString;

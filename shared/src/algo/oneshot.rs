@@ -30,6 +30,7 @@ pub const SPEC: Spec = Spec {
         Offered::new(Func::Reduce, Protocols::ALL),
         Offered::new(Func::Barrier, Protocols::ALL),
     ],
+    kernels: Algorithm::OneShot,
     connections: Connections::Mesh,
     halved: Protocols::NONE,
     // Of a broadcast or a reduce the root would be the only one with work, and all of it; an all-to-all is made of messages.

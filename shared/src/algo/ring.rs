@@ -20,6 +20,7 @@ pub const SPEC: Spec = Spec {
     aliases: &[],
     on_gpus: &FUNCS,
     on_cpus: &FUNCS,
+    kernels: Algorithm::Ring,
     connections: Connections::Ring,
     halved: Protocols::NONE,
     proxied: Proxied::Any(&[

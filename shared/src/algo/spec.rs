@@ -17,6 +17,8 @@ pub struct Spec {
     pub on_gpus: &'static [Offered],
     /// What it does on CPUs.
     pub on_cpus: &'static [Offered],
+    /// Whose kernels GPUs run: its own, or those of another that differs by its connections alone.
+    pub kernels: Algorithm,
     /// The connections that it needs.
     pub connections: Connections,
     /// The protocols by which a slot holds two messages, so that a slice takes half of one.

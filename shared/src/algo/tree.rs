@@ -30,6 +30,7 @@ pub const SPEC: Spec = Spec {
     aliases: &[],
     on_gpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
     on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
+    kernels: Algorithm::Tree,
     connections: Connections::Tree,
     halved: Protocols::NONE,
     proxied: Proxied::Any(&[Func::AllReduce]),

@@ -44,6 +44,7 @@ pub const SPEC: Spec = Spec {
     aliases: &[],
     on_gpus: &[Offered::new(Func::AllReduce, Protocols::of(&[Protocol::Simple]))],
     on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
+    kernels: Algorithm::TwoLevel,
     connections: Connections::Levels,
     halved: Protocols::NONE,
     proxied: Proxied::Any(&[Func::AllReduce]),

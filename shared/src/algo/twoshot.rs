@@ -15,6 +15,7 @@ pub const SPEC: Spec = Spec {
     aliases: &["direct"],
     on_gpus: &[Offered::new(Func::AllReduce, Protocols::LINES)],
     on_cpus: &[Offered::new(Func::AllReduce, Protocols::ALL)],
+    kernels: Algorithm::TwoShot,
     connections: Connections::Mesh,
     // By LL128 a slot carries both hops: one credit, one header and one step for both.
     halved: Protocols::of(&[Protocol::LL128]),

@@ -18,11 +18,18 @@ const HOSTS: [&[&str]; 4] = [&["a", "b"], &["a", "b", "c", "d"], &["a", "a", "b"
 const COUNTS: [usize; 12] =
     [1, 2, 7, 1000, 4095, 65_536, 65_537, 131_071, 262_144, 524_289, 1_048_577, 333_333];
 
+/// Those with several GPUs on a host, where ways differ.
+const WIDE: [&[&str]; 2] = [HOSTS[2], HOSTS[3]];
+
+/// The ways through a host to the network.
+const CHAIN: Algorithm = Algorithm::CollnetChain;
+const STAR: Algorithm = Algorithm::CollnetDirect;
+
 /// What goes through it.
 const THROUGH: [Func; 3] = [Func::AllReduce, Func::ReduceScatter, Func::AllGather];
 
-fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceWorld {
-    let settings = Settings { algorithm: Some(Algorithm::CollnetChain), ..settings };
+fn world((hosts, way): (&[&str], Algorithm), aggregator: &Aggregator, settings: Settings) -> DeviceWorld {
+    let settings = Settings { algorithm: Some(way), ..settings };
     let world = DeviceWorld::on_hosts(hosts, settings, |config| {
         loopback(config);
         config.net.coll = aggregator.config();
@@ -31,7 +38,7 @@ fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceW
         for func in THROUGH {
             let explained = rank.comm.explain_with(func, DataType::F32, RedOp::Avg, 1000);
             let explained = explained.expect("a collective").expect("it is planned");
-            assert_eq!(explained.choice.candidate.algorithm, Algorithm::CollnetChain, "{explained}");
+            assert_eq!(explained.choice.candidate.algorithm, way, "{explained}");
         }
     }
     world
@@ -42,8 +49,9 @@ fn world(hosts: &[&str], aggregator: &Aggregator, settings: Settings) -> DeviceW
 fn needs_gpu_collnet_every_type_and_operator() {
     let _deadline = Deadline::start("needs_gpu_collnet_every_type_and_operator", Duration::from_secs(100));
     let aggregator = Aggregator::start();
-    for (nth, hosts) in HOSTS.into_iter().enumerate() {
-        let mut world = world(hosts, &aggregator, Settings::default());
+    let all = HOSTS.map(|hosts| (hosts, CHAIN)).into_iter().chain(WIDE.map(|hosts| (hosts, STAR)));
+    for (nth, (hosts, way)) in all.enumerate() {
+        let mut world = world((hosts, way), &aggregator, Settings::default());
         let mut deck = Deck::new(COUNTS.len() * Placement::ALL.len() * Launch::ALL.len(), nth as u64);
         for (&dtype, &op) in
             DataType::ALL.iter().flat_map(|dtype| RedOp::ALL.iter().map(move |op| (dtype, op)))
@@ -69,8 +77,8 @@ fn needs_gpu_collnet_every_length_among_other_functions() {
     let _deadline =
         Deadline::start("needs_gpu_collnet_every_length_among_other_functions", Duration::from_secs(100));
     let aggregator = Aggregator::start();
-    for hosts in [HOSTS[0], HOSTS[2]] {
-        let mut world = world(hosts, &aggregator, Settings::default());
+    for (hosts, way) in [(HOSTS[0], CHAIN), (HOSTS[2], CHAIN), (HOSTS[2], STAR)] {
+        let mut world = world((hosts, way), &aggregator, Settings::default());
         let others = [Func::AllGather, Func::Broadcast, Func::AllToAll, Func::Barrier, Func::ReduceScatter];
         for (nth, count) in COUNTS.into_iter().chain([0, 2_500_001]).enumerate() {
             let others = [others[nth % others.len()], others[(nth + 2) % others.len()]];
@@ -95,8 +103,8 @@ fn needs_gpu_collnet_graphs_replayed_among_calls() {
     let _deadline =
         Deadline::start("needs_gpu_collnet_graphs_replayed_among_calls", Duration::from_secs(100));
     let aggregator = Aggregator::start();
-    for hosts in [HOSTS[0], HOSTS[2]] {
-        replayed_among_calls(world(hosts, &aggregator, Settings::default()));
+    for on in [(HOSTS[0], CHAIN), (HOSTS[2], CHAIN), (HOSTS[3], STAR)] {
+        replayed_among_calls(world(on, &aggregator, Settings::default()));
     }
 }
 
@@ -107,7 +115,7 @@ fn needs_gpu_collnet_what_fails_is_named() {
     let _deadline = Deadline::start("needs_gpu_collnet_what_fails_is_named", Duration::from_secs(100));
     for (stops, timeout) in [(true, Duration::from_secs(60)), (false, Duration::from_secs(2))] {
         let aggregator = Aggregator::start();
-        let world = world(&["a", "b"], &aggregator, Settings { timeout, ..Settings::default() });
+        let world = world((&["a", "b"], CHAIN), &aggregator, Settings { timeout, ..Settings::default() });
         if stops {
             drop(aggregator);
         }
