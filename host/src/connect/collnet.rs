@@ -209,7 +209,7 @@ pub(super) fn refused(rank: Rank, source: NetError) -> ConnectError {
 }
 
 impl Message for HeadInfo {
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
     const BYTES_MAX: usize = 64 + HEADED_CHANNELS_MAX as usize * HANDLE_BYTES + REASON_BYTES_MAX;
 
     fn is_sound(&self) -> bool {

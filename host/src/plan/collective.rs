@@ -85,8 +85,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
     let ranks = spec.own_ranks(protocol, facts.nranks);
-    let threads =
-        facts.threads_of(&Kernel::Collective { func: call.func, algorithm, protocol, dtype, ranks });
+    let threads = facts.threads_of(&Kernel::collective((call.func, algorithm, protocol), dtype, ranks));
     let by_size = || facts.channels(call, candidate, threads, connected);
     let least = match spec.proxied {
         Proxied::OneTrip { .. } if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
@@ -122,7 +121,7 @@ impl Plan {
     /// Its kernel on GPUs.
     pub fn kernel(&self) -> Kernel {
         let Plan { func, algorithm, protocol, dtype, ranks, .. } = *self;
-        Kernel::Collective { func, algorithm, protocol, dtype, ranks }
+        Kernel::collective((func, algorithm, protocol), dtype, ranks)
     }
 
     /// The elements that `channel` works on.

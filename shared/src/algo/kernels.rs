@@ -1,7 +1,7 @@
 //! Which GPU kernels there are, from the registry, and what they are called.
 
 use super::registry::{Variant, spec_of, variants};
-use super::spec::{Processor, Spec};
+use super::spec::Processor;
 use super::symmetric;
 use crate::abi::{Algorithm, DataType, Func, Protocol};
 use core::fmt;
@@ -50,9 +50,16 @@ impl Kernel {
     /// The kernel of a collective of `nranks` ranks.
     pub fn of(func: Func, algorithm: Algorithm, protocol: Protocol, dtype: DataType, nranks: u32) -> Kernel {
         let dtype = func.is_reduction().then_some(dtype);
-        let Spec { kernels: algorithm, .. } = *spec_of(algorithm);
-        let ranks = spec_of(algorithm).own_ranks(protocol, nranks);
-        Kernel::Collective { func, algorithm, protocol, dtype, ranks }
+        Kernel::collective((func, algorithm, protocol), dtype, spec_of(algorithm).own_ranks(protocol, nranks))
+    }
+
+    /// The kernel of a collective by this algorithm, which may run those of another.
+    pub const fn collective(
+        (func, algorithm, protocol): (Func, Algorithm, Protocol),
+        dtype: Option<DataType>,
+        ranks: Option<u32>,
+    ) -> Kernel {
+        Kernel::Collective { func, algorithm: spec_of(algorithm).kernels, protocol, dtype, ranks }
     }
 
     /// The symmetric kernel of a collective.

@@ -72,9 +72,9 @@ fn a_version_of_the_future_is_named_to_both() {
     assert_eq!(b.outcome(), Some(Err(unproved)));
     let mut a = initiator(b"s");
     let mut challenge = b.output().to_vec();
-    challenge[4] = 7;
+    challenge[4] = 8;
     a.feed(&challenge);
-    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 7, proved: None })));
+    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 8, proved: None })));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_version_of_the_protocol_is_one_of_its_messages() {
         BlockHead::VERSION,
         Note::VERSION,
     ];
-    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (6, 1, [4, 5, 1, 1], [2, 3, 1, 1, 2, 1]));
+    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (7, 1, [4, 5, 1, 1], [2, 3, 1, 1, 2, 1]));
 }
 
 #[test]

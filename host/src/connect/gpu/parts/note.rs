@@ -36,7 +36,7 @@ impl PartNote {
 
 impl Message for PartNote {
     /// Other notes have other numbers.
-    const VERSION: u8 = 101;
+    const VERSION: u8 = 102;
     const BYTES_MAX: usize = 256;
 
     fn is_sound(&self) -> bool {
