@@ -60,7 +60,8 @@ pub type Communicator = Comm<Cpu>;
 /// - [`Error::Operation`]: a rank died, left, aborted, made another call or stayed silent past the timeout. A kernel that waits
 ///   for such a rank ends by itself; the call after it, [`DeviceCommunicator::async_error`] and
 ///   [`DeviceCommunicator::synchronize`] say why. Buffers of operations since then hold anything.
-/// - [`Error::Device`]: a GPU, its driver or its kernels.
+/// - [`Error::Device`]: a GPU, its driver or its kernels. A call that the driver refuses is not made, and may be repeated. Where it refuses a
+///   part of a group, or a collective by copy engines, the communicator fails ([`Fault::Gpu`]): other ranks have or wait for the rest.
 ///
 /// Dropping a communicator waits for its enqueued operations, then leaves. Graphs that contain its operations must not be launched
 /// afterwards.
