@@ -53,11 +53,14 @@ impl Facts {
         };
         let orders = |func, algorithm| forced.names_algorithm(func, algorithm);
         let in_network = |func| orders(func, Algorithm::CollnetChain);
-        let levels = orders(Func::AllReduce, Algorithm::TwoLevel);
-        let chains = [Func::AllReduce, Func::ReduceScatter, Func::AllGather].into_iter().any(in_network);
-        let unserved = lacks.unserved.iter().find(|(func, _)| in_network(*func)).map(|(_, why)| *why);
-        let no_chains = lacks.collnet.filter(|_| chains).or(unserved);
-        let why = match (no_chains, lacks.levels.filter(|_| levels)) {
+        let unserved = |func| {
+            let of_it = lacks.unserved.iter().find(|(of, _)| *of == func);
+            of_it.filter(|_| in_network(func)).map(|(_, why)| *why)
+        };
+        let why = |func| match (
+            lacks.collnet.filter(|_| in_network(func)).or(unserved(func)),
+            lacks.levels.filter(|_| orders(func, Algorithm::TwoLevel)),
+        ) {
             (Some(why), _) => format!(" among {among} (collnetchain: {why})"),
             (None, Some(why)) => format!(" among {among} (twolevel: {why})"),
             (None, None) => format!(" among {among}"),
@@ -71,7 +74,7 @@ impl Facts {
             })
         };
         if !forced.is_deterministic() {
-            return forced.check(there, &why);
+            return forced.check(there, why);
         }
         // Of every operator and type.
         let has_bits = |func: Func, candidate: Candidate| {
@@ -81,7 +84,7 @@ impl Facts {
         };
         let lack = lacks.mesh.map_or(String::new(), |why| format!(" ({why})"));
         let offered = |func| there(func).that(|one| has_bits(func, one));
-        forced.check(offered, &format!("{why}{lack}, in rank order"))
+        forced.check(offered, |func| format!("{}{lack}, in rank order", why(func)))
     }
 
     /// What a call could be carried out with.
