@@ -211,7 +211,8 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Operation`]: the communicator had failed, or fails by now; another rank waits for this one's part in an operation
     /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]); a message was sent and never received
-    /// ([`Fault::MessagesDiffer`]). [`Error::Bootstrap`]: a rank did not call it.
+    /// ([`Fault::MessagesDiffer`]; a warning alone where all ranks together had messages with more than 262,144 others, as 513 ranks have of
+    /// which each sends to each). [`Error::Bootstrap`]: a rank did not call it.
     pub fn finalize(self) -> Result<(), Error> {
         self.is_ours()?;
         M::settle(self.cell(), false);
