@@ -45,11 +45,51 @@ fn absolute(path: &Path) -> PathBuf {
     folder.canonicalize().map_or_else(|_| target.clone(), |folder| folder.join(name))
 }
 
-/// Whether a file can be put there. One that is there keeps what it holds.
-pub fn probe(path: &Path) -> Result<(), OutError> {
-    if is_special(path) {
-        return open_special(path).map(drop);
+/// Outputs that are tried before a run, and written when it has found something.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// Devices and pipes, opened once: who reads a pipe takes it for ended when it is closed.
+    special: Vec<Special>,
+}
+
+#[derive(Debug)]
+struct Special {
+    path: PathBuf,
+    file: File,
+    /// What was written last.
+    text: String,
+}
+
+impl Outputs {
+    /// Whether a file can be put there. One that is there keeps what it holds; a device or a pipe stays open, and a pipe is waited for until
+    /// somebody reads it.
+    pub fn probe(&mut self, path: &Path) -> Result<(), OutError> {
+        if !is_special(path) {
+            return probe(path);
+        }
+        if self.special_at(path).is_none() {
+            let file = open_special(path)?;
+            self.special.push(Special { path: path.to_owned(), file, text: String::new() });
+        }
+        Ok(())
     }
+
+    /// Writes a file, replacing an older one at once. A device or a pipe gets what the text has more than the one before.
+    pub fn replace(&mut self, path: &Path, text: &str) -> Result<(), OutError> {
+        let Some(special) = self.special_at(path) else { return replace(path, text) };
+        let new = text.strip_prefix(&special.text).unwrap_or(text);
+        special.file.write_all(new.as_bytes())?;
+        special.text = text.to_owned();
+        Ok(())
+    }
+
+    fn special_at(&mut self, path: &Path) -> Option<&mut Special> {
+        self.special.iter_mut().find(|special| special.path == path)
+    }
+}
+
+/// Whether a file can be put there. One that is there keeps what it holds.
+fn probe(path: &Path) -> Result<(), OutError> {
     let (_, beside) = open_beside(path)?;
     Ok(std::fs::remove_file(beside)?)
 }
@@ -145,7 +185,7 @@ fn open_special(path: &Path) -> Result<File, OutError> {
 }
 
 /// A device, a pipe, a folder: nothing can take its place.
-fn is_special(path: &Path) -> bool {
+pub fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
@@ -203,7 +243,7 @@ mod tests {
         // A folder: no file can replace it.
         let taken = directory.path().join("taken");
         std::fs::create_dir_all(taken.join("inside")).unwrap();
-        assert!(probe(&taken).is_err() && replace(&taken, "three").is_err());
+        assert!(Outputs::default().probe(&taken).is_err() && replace(&taken, "three").is_err());
         assert_eq!(names(directory.path()), ["a.toml", "link.toml", "taken"]);
     }
 
@@ -242,6 +282,31 @@ mod tests {
         );
     }
 
+    /// The same where what is written is not known yet: the pipe was opened to see whether it can be.
+    #[test]
+    fn a_pipe_that_was_tried_stays_open_and_a_page_that_grows_is_written_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let [pipe, file] = ["pipe", "a.md"].map(|name| directory.path().join(name));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        let mut outputs = Outputs::default();
+        for path in [&pipe, &file, &pipe] {
+            outputs.probe(path).unwrap();
+        }
+        // A reader that had seen the end would go meanwhile.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        for text in ["page", "page, next", "other"] {
+            outputs.replace(&pipe, text).unwrap();
+            outputs.replace(&file, text).unwrap();
+        }
+        drop(outputs);
+        assert_eq!(read.join().unwrap(), "page, nextother");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "other");
+    }
+
     #[test]
     fn two_outputs_in_one_file_are_found_by_whatever_names() {
         let directory = tempfile::tempdir().unwrap();
@@ -267,8 +332,10 @@ mod tests {
 
     #[test]
     fn devices_are_written_to_and_folders_are_not_made() {
-        probe(Path::new("/dev/null")).unwrap();
-        replace(Path::new("/dev/null"), "gone").unwrap();
+        let mut outputs = Outputs::default();
+        outputs.probe(Path::new("/dev/null")).unwrap();
+        outputs.replace(Path::new("/dev/null"), "gone").unwrap();
+        outputs.replace(Path::new("/dev/zero"), "gone").unwrap();
         let directory = tempfile::tempdir().unwrap();
         let (missing, file) = (directory.path().join("none"), directory.path().join("none/c.json"));
         for refused in [probe(&file), replace(&file, ""), probe_folder(&missing)] {

@@ -102,3 +102,32 @@ fn all_outputs_of_a_call_are_written_or_none() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{outputs}: {said}");
     }
 }
+
+/// The pipe was opened to see whether it can be, closed, and opened again at the end: its reader saw the end of it meanwhile and went, and the
+/// measurements had nobody to go to.
+#[test]
+fn a_pipe_takes_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, begin) in [
+        ("perf all-reduce --threads 2 --sizes 8 -n 1 -w 0 --json", "{"),
+        ("perf all-reduce --ranks 2 --sizes 8 -n 1 -w 0 --plot", "<svg"),
+        ("perf suite --threads 2 --sizes 8 -n 1 -w 0 --markdown", "# 2 ranks on"),
+        ("tune --ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives all-reduce --out", "#"),
+    ] {
+        let pipe = folder.path().join("pipe.svg");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        let output = Command::new(OXCCL).args(arguments.split(' ')).arg(&pipe).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = read.join().unwrap();
+        assert!(text.starts_with(begin), "{arguments}: {text:?}");
+        if begin.starts_with("# 2") {
+            assert_eq!(text.matches(begin).count(), 1, "{arguments}: {text:?}");
+            assert!(text.contains("all_gather") && text.contains("broadcast"), "{arguments}: {text:?}");
+        }
+        std::fs::remove_file(pipe).unwrap();
+    }
+}

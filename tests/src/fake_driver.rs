@@ -51,10 +51,18 @@ impl FakeDriver {
         self.folder.join("log")
     }
 
+    /// A letter for each of the next launches: `x` is refused.
+    pub fn refusals(&self) -> PathBuf {
+        self.folder.join("refusals")
+    }
+
     /// Gives `program` the driver and the bundle.
     pub fn under<'a>(&self, program: &'a mut Command) -> &'a mut Command {
         program.env("LD_LIBRARY_PATH", &self.folder).env("OXCCL_PTX_PATH", self.folder.join("oxccl.oxptx"));
-        program.env("FAKE_LOG", self.log()).env("NCCL_SOCKET_IFNAME", "lo")
+        program
+            .env("FAKE_LOG", self.log())
+            .env("FAKE_REFUSE", self.refusals())
+            .env("NCCL_SOCKET_IFNAME", "lo")
     }
 }
 

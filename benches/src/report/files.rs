@@ -2,7 +2,7 @@
 
 use super::facts::{ReportError, Run};
 use crate::cli::PerfArgs;
-use crate::out::{self, OutError};
+use crate::out::{self, OutError, Outputs};
 use crate::target::Target;
 use std::path::{Path, PathBuf};
 
@@ -35,19 +35,33 @@ pub fn plot(run: &Run<'_>) -> Option<PathBuf> {
 }
 
 /// Whether the files of a run can be written: an hour's measurements are not to end at one that cannot.
-pub fn probe(args: &PerfArgs) -> Result<(), ReportError> {
+pub fn probe(args: &PerfArgs) -> Result<Outputs, ReportError> {
+    out::distinct(outputs_of(args)).map_err(ReportError::Outputs)?;
+    let mut outputs = Outputs::default();
+    let is_suite = args.target == Target::Suite;
+    for (option, path) in outputs_of(args) {
+        let Some(path) = path else { continue };
+        let tried = match option {
+            "--json" if is_suite => out::probe_folder(path),
+            // Its name is that of no file which the suite writes.
+            "--plot" if is_suite && out::is_special(path) => Ok(()),
+            _ => outputs.probe(path),
+        };
+        tried.map_err(|error| unwritten(path, error))?;
+    }
+    Ok(outputs)
+}
+
+fn outputs_of(args: &PerfArgs) -> [(&'static str, Option<&Path>); 3] {
     let outputs = [("--json", &args.json), ("--markdown", &args.markdown), ("--plot", &args.plot)];
-    out::distinct(outputs.map(|(option, path)| (option, path.as_deref()))).map_err(ReportError::Outputs)?;
-    let probed = |path: &Option<PathBuf>, probe: fn(&Path) -> Result<(), OutError>| match path {
-        Some(path) => probe(path).map_err(|error| ReportError::Write { path: path.clone(), error }),
-        None => Ok(()),
-    };
-    probed(&args.json, if args.target == Target::Suite { out::probe_folder } else { out::probe })?;
-    probed(&args.markdown, out::probe)?;
-    probed(&args.plot, out::probe)
+    outputs.map(|(option, path)| (option, path.as_deref()))
 }
 
 /// Writes one.
-pub fn write(path: &Path, text: &str) -> Result<(), ReportError> {
-    out::replace(path, text).map_err(|error| ReportError::Write { path: path.into(), error })
+pub fn write(outputs: &mut Outputs, path: &Path, text: &str) -> Result<(), ReportError> {
+    outputs.replace(path, text).map_err(|error| unwritten(path, error))
+}
+
+fn unwritten(path: &Path, error: OutError) -> ReportError {
+    ReportError::Write { path: path.into(), error }
 }

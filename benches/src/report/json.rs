@@ -6,6 +6,7 @@ use super::machine::Machine;
 use crate::bench::Verdict;
 use crate::beside::Beside;
 use crate::cli::{Backend, Timer};
+use crate::out::Outputs;
 use crate::row::{Cell, Row};
 use serde::Serialize;
 use std::path::Path;
@@ -82,22 +83,31 @@ enum Outcome {
 }
 
 /// Writes one collective's rows.
-pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
+pub fn write(outputs: &mut Outputs, path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
     let results: Vec<Entry> = rows.iter().flat_map(|row| entries(run, row)).collect();
-    write_document(path, &document(SCHEMA, run, results))
+    write_document(outputs, path, &document(SCHEMA, run, results))
 }
 
 /// Writes what was found of one collective beside a computation.
-pub fn write_beside(path: &Path, run: &Run<'_>, found: &[Beside]) -> Result<(), ReportError> {
-    write_document(path, &document(BESIDE_SCHEMA, run, found))
+pub fn write_beside(
+    outputs: &mut Outputs,
+    path: &Path,
+    run: &Run<'_>,
+    found: &[Beside],
+) -> Result<(), ReportError> {
+    write_document(outputs, path, &document(BESIDE_SCHEMA, run, found))
 }
 
-fn write_document<T: Serialize>(path: &Path, document: &Document<'_, T>) -> Result<(), ReportError> {
+fn write_document<T: Serialize>(
+    outputs: &mut Outputs,
+    path: &Path,
+    document: &Document<'_, T>,
+) -> Result<(), ReportError> {
     let text = serde_json::to_string_pretty(document).map_err(|error| ReportError::Write {
         path: path.into(),
         error: std::io::Error::from(error).into(),
     })?;
-    files::write(path, &(text + "\n"))
+    files::write(outputs, path, &(text + "\n"))
 }
 
 fn document<'a, T>(schema: &'static str, run: &'a Run<'_>, results: T) -> Document<'a, T> {

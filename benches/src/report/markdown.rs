@@ -4,6 +4,7 @@ use super::compact;
 use super::facts::{ReportError, Run};
 use super::files;
 use crate::cli::{Backend, Timer};
+use crate::out::Outputs;
 use crate::row::Row;
 use std::path::Path;
 
@@ -57,7 +58,7 @@ impl Page {
         self.text += &format!("\n{}\n", compact::foot(run, rows));
     }
 
-    pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        files::write(path, &self.text)
+    pub fn write(&self, outputs: &mut Outputs, path: &Path) -> Result<(), ReportError> {
+        files::write(outputs, path, &self.text)
     }
 }

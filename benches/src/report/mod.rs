@@ -20,6 +20,7 @@ pub use table::microseconds;
 use crate::beside::Beside;
 use crate::cli::PerfArgs;
 use crate::collective::Collective;
+use crate::out::Outputs;
 use crate::row::{Cell, Measured, Row, errors};
 use crate::target::Target;
 use crate::team::Team;
@@ -42,6 +43,7 @@ pub struct Report<'a> {
 struct Shown {
     progress: Progress,
     page: Page,
+    outputs: Outputs,
 }
 
 impl<'a> Report<'a> {
@@ -60,11 +62,12 @@ impl<'a> Report<'a> {
         let devices = if gpus.is_empty() { vec![0] } else { gpus.to_vec() };
         let me = Who { host: run.machine.host.clone(), pid: std::process::id(), devices };
         let records = team.exchange(&me.record())?;
-        let shown = (team.rank() == 0).then(|| Shown { progress: Progress::new(), page: Page::new(&run) });
-        if shown.is_some() {
-            files::probe(args)?;
+        let mut shown = None;
+        if team.rank() == 0 {
+            let outputs = files::probe(args)?;
             let all: Vec<Who> = records.iter().map(Who::of_record).collect();
             table::print_head(&mut std::io::stdout().lock(), &run, &all)?;
+            shown = Some(Shown { progress: Progress::new(), page: Page::new(&run), outputs });
         }
         Ok(Report { run, shown, rows: Vec::new(), errors: 0 })
     }
@@ -115,14 +118,14 @@ impl<'a> Report<'a> {
             Target::Suite => writeln!(out, "# {}", compact::foot(run, &rows))?,
         }
         if let Some(path) = files::json(run) {
-            json::write(&path, run, &rows)?;
+            json::write(&mut shown.outputs, &path, run, &rows)?;
         }
         if let Some(path) = files::plot(run) {
-            plot::write(&path, run, &rows)?;
+            plot::write(&mut shown.outputs, &path, run, &rows)?;
         }
         shown.page.add(run, &rows);
         if let Some(path) = files::markdown(run) {
-            shown.page.write(&path)?;
+            shown.page.write(&mut shown.outputs, &path)?;
         }
         Ok(())
     }
@@ -130,9 +133,9 @@ impl<'a> Report<'a> {
     /// Writes what was found of a collective beside a computation, where a file is asked for.
     pub fn beside(&mut self, collective: Collective, found: &[Beside]) -> Result<(), ReportError> {
         self.run.collective = collective;
-        match files::json(&self.run).filter(|_| self.shown.is_some()) {
-            Some(path) => json::write_beside(&path, &self.run, found),
-            None => Ok(()),
+        match (files::json(&self.run), &mut self.shown) {
+            (Some(path), Some(shown)) => json::write_beside(&mut shown.outputs, &path, &self.run, found),
+            _ => Ok(()),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::facts::{ReportError, Run};
 use super::files;
+use crate::out::Outputs;
 use crate::row::Row;
 use oxccl_shared::abi::{DataType, RedOp};
 use plotters::coord::Shift;
@@ -25,10 +26,10 @@ struct Line {
     points: Vec<[f64; 4]>,
 }
 
-pub fn write(path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
+pub fn write(outputs: &mut Outputs, path: &Path, run: &Run<'_>, rows: &[Row]) -> Result<(), ReportError> {
     let mut svg = String::new();
     draw(&mut svg, run, rows).map_err(|error| ReportError::Draw(error.to_string()))?;
-    files::write(path, &svg)
+    files::write(outputs, path, &svg)
 }
 
 fn draw(svg: &mut String, run: &Run<'_>, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {

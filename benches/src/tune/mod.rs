@@ -19,7 +19,7 @@ use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, 
 use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
 use crate::measure::{CpuBench, NoMemory};
-use crate::out::{self, OutError};
+use crate::out::{self, OutError, Outputs};
 use crate::report::machine::Machine;
 use crate::say::say;
 use crate::spawn::{self, Seat};
@@ -104,7 +104,8 @@ pub fn tune(args: &TuneArgs) -> ExitCode {
 
 /// The process that a person or a launcher has started.
 fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
-    check(args)?;
+    // Open until the end: rank 0 writes the file, in this process or another.
+    let _outputs = check(args)?;
     let launched = if args.ranks.is_none() { spawn::launched()? } else { None };
     if let Some((local, locals)) = launched {
         let mut team = LaunchedTeam::from_env()?;
@@ -123,7 +124,7 @@ fn unseated(args: &TuneArgs) -> Result<u8, TuneRunError> {
 }
 
 /// What can be known to be wrong before ranks are started.
-fn check(args: &TuneArgs) -> Result<(), TuneRunError> {
+fn check(args: &TuneArgs) -> Result<Outputs, TuneRunError> {
     if !(1..=16).contains(&args.sizes.len()) || !args.sizes.is_sorted_by(|a, b| a < b) {
         return Err(TuneRunError::Sizes);
     }
@@ -134,12 +135,16 @@ fn check(args: &TuneArgs) -> Result<(), TuneRunError> {
         return Err(TuneRunError::Channels);
     }
     old_file(args)?;
-    out::probe(&args.out).map_err(|error| TuneRunError::Write { path: args.out.clone(), error })
+    let mut outputs = Outputs::default();
+    let tried = outputs.probe(&args.out);
+    tried.map_err(|error| TuneRunError::Write { path: args.out.clone(), error })?;
+    Ok(outputs)
 }
 
-/// The file at `--out`, whose other tables stay.
+/// The file at `--out`, whose other tables stay. A pipe has none.
 fn old_file(args: &TuneArgs) -> Result<TuneFile, TuneRunError> {
     match args.out.try_exists() {
+        Ok(true) if out::is_special(&args.out) => Ok(TuneFile::default()),
         Ok(false) => Ok(TuneFile::default()),
         _ => tune_file::read(&args.out).map_err(TuneRunError::Old),
     }

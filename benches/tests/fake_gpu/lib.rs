@@ -5,7 +5,7 @@
 //!
 //! `FAKE_LOG=file` gets a line for each use of memory and each wait, record and free that streams are given, and for each wait of the host.
 //! `FAKE_WRONG=1` spoils every reduction, `FAKE_HANG=1` never ends an operation, `FAKE_GPUS=n` is the number of GPUs (4), `FAKE_OLD=1` refuses machine
-//! code, as a driver does that is older than the assembler.
+//! code, as a driver does that is older than the assembler. `FAKE_REFUSE=file` has a letter for each of the next launches, which is taken from it: `x` is refused.
 
 mod graph;
 mod memory;
@@ -22,6 +22,7 @@ type Handle = *mut c_void;
 const NOT_READY: c_int = 600;
 const INVALID: c_int = 1;
 const NO_BINARY: c_int = 209;
+const OUT_OF_RESOURCES: c_int = 701;
 const CAPTURE_UNSUPPORTED: c_int = 900;
 /// The mode of a thread that may do anything while streams are captured.
 const RELAXED: c_uint = 2;
@@ -507,8 +508,19 @@ extern "C" fn cuLaunchKernel(
     _: *mut Handle,
     _: *mut Handle,
 ) -> c_int {
+    if is_refused() {
+        return OUT_OF_RESOURCES;
+    }
     log("launch", on, blocks.into());
     0
+}
+/// Whether the next launch is refused.
+fn is_refused() -> bool {
+    let Some(path) = std::env::var_os("FAKE_REFUSE") else { return false };
+    let letters = std::fs::read_to_string(&path).unwrap_or_default();
+    let Some((first, others)) = letters.split_at_checked(1) else { return false };
+    std::fs::write(&path, others).expect("letters");
+    first == "x"
 }
 /// The same, with attributes. The log says which launches may start early. `FAKE_NO_EARLY=1` refuses attributes, as a driver does that does
 /// not know them.
@@ -523,6 +535,9 @@ unsafe extern "C" fn cuLaunchKernelEx(
     let config = unsafe { &*config };
     if config.count > 0 && std::env::var_os("FAKE_NO_EARLY").is_some() {
         return INVALID;
+    }
+    if is_refused() {
+        return OUT_OF_RESOURCES;
     }
     let first = (config.count > 0).then(|| unsafe { &*config.attributes });
     let is_early = first.is_some_and(|first| (first.id, first.value) == (PROGRAMMATIC_STREAM_SERIALIZATION, 1));

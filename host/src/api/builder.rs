@@ -296,8 +296,8 @@ impl<M: Init> Comm<M> {
     /// dumps) do not apply to it.
     ///
     /// # Errors
-    /// Any [`Error`] but `Argument`. Until the new communicator's bootstrap they name ranks by their number here,
-    /// afterwards by their number there.
+    /// Any [`Error`] but `Argument`. Those of the bootstrap ([`BootstrapError`](crate::BootstrapError)) name ranks by their numbers here;
+    /// other errors, of the connections of the new communicator, by their numbers there.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm<M>>, Error> {
         if in_flight::any() {
             // It goes on meanwhile.
@@ -351,11 +351,15 @@ struct Splitting<M: Init> {
 impl<M: Init> Splitting<M> {
     fn run(self, handle: &CommHandle) -> Result<Option<Comm<M>>, Error> {
         let Splitting { watch, turn, color, key, config, unit } = self;
+        let nranks = watch.bootstrap().nranks();
         let child = split::split(&watch, turn, color, key, handle.cancel());
         // The parent may go before the child is ready.
         drop(watch);
-        let child = child
-            .and_then(|child| child.map(|bootstrap| assemble(bootstrap, config, unit, handle)).transpose());
+        let assemble = |(bootstrap, members): (Bootstrap, Vec<Rank>)| {
+            let child = assemble(bootstrap, config, unit, handle);
+            child.map_err(|error| split::by_numbers_in_parent(error, &members, nranks))
+        };
+        let child = child.and_then(|child| child.map(assemble).transpose());
         if let Ok(None) = child {
             handle.ended();
         }

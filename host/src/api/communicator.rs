@@ -60,7 +60,8 @@ pub type Communicator = Comm<Cpu>;
 /// - [`Error::Operation`]: a rank died, left, aborted, made another call or stayed silent past the timeout. A kernel that waits
 ///   for such a rank ends by itself; the call after it, [`DeviceCommunicator::async_error`] and
 ///   [`DeviceCommunicator::synchronize`] say why. Buffers of operations since then hold anything.
-/// - [`Error::Device`]: a GPU, its driver or its kernels.
+/// - [`Error::Device`]: a GPU, its driver or its kernels. A call that the driver refuses is not made, and may be repeated. Where it refuses a
+///   part of a group, or a collective by copy engines, the communicator fails ([`Fault::Gpu`]): other ranks have or wait for the rest.
 ///
 /// Dropping a communicator waits for its enqueued operations, then leaves. Graphs that contain its operations must not be launched
 /// afterwards.
@@ -210,7 +211,8 @@ impl<M: Init> Comm<M> {
     /// # Errors
     /// [`Error::Operation`]: the communicator had failed, or fails by now; another rank waits for this one's part in an operation
     /// ([`Fault::FinalizedEarly`]); the ranks' collectives were not the same ([`Fault::CallsDiffer`]); a message was sent and never received
-    /// ([`Fault::MessagesDiffer`]). [`Error::Bootstrap`]: a rank did not call it.
+    /// ([`Fault::MessagesDiffer`]; a warning alone where all ranks together had messages with more than 262,144 others, as 513 ranks have of
+    /// which each sends to each). [`Error::Bootstrap`]: a rank did not call it.
     pub fn finalize(self) -> Result<(), Error> {
         self.is_ours()?;
         M::settle(self.cell(), false);

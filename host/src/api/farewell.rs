@@ -66,7 +66,7 @@ fn compare(
 ) -> Result<Option<Difference>, BootstrapError> {
     let all = read_all::<CallsMade>(&watch.all_gather(&mine.to_bytes())?)?;
     if all.iter().all(|theirs| are_equal(theirs, &mine)) {
-        return messages::compare(watch, (me, nranks), &all, health);
+        return messages::compare(watch, me, &all, health);
     }
     // All ranks see the same blocks, so all go on with the next all-gather or none does.
     let latest = match nranks <= NAMED_RANKS_MAX {

@@ -93,6 +93,9 @@ pub fn group<'env>(add: impl FnOnce(&mut Group<'env>) -> Result<(), Error>) -> R
 /// # Errors
 /// The error of `add`, in which case nothing is enqueued. Otherwise the first communicator's error;
 /// [`DeviceCommunicator::async_error`](crate::DeviceCommunicator::async_error) returns each communicator's own.
+///
+/// Where the driver refuses the calls of one communicator, those of the others are made: who repeats the whole group makes these twice, and
+/// `finalize` finds it. A group of one communicator is made or not, or that communicator fails.
 pub fn device_group<'env>(
     add: impl FnOnce(&mut DeviceGroup<'env>) -> Result<(), Error>,
 ) -> Result<(), Error> {

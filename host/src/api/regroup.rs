@@ -8,9 +8,7 @@ use super::handle::CommHandle;
 use super::init::Init;
 use super::pending::Pending;
 use super::split::{self, Turn};
-use crate::bootstrap::{
-    Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch, by_numbers_here,
-};
+use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
 use crate::connect::ConnectError;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
@@ -23,7 +21,8 @@ impl<M: Init> Comm<M> {
     ///
     /// # Errors
     /// [`Error::Bootstrap`]: an excluded rank is none of this communicator's, or this one. The communicator's error, if this rank aborted
-    /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]: of a rank that stays and goes meanwhile
+    /// it or its GPU is broken; there is no thread for it. All others come from the [`Pending`]; [`BootstrapError`]s name ranks by their
+    /// numbers here, other errors, of the connections of the new communicator, by their numbers there. Of a rank that stays and goes meanwhile
     /// [`BootstrapError::PeerLost`], on all others, which can call it again without that one. [`BootstrapError::MissingRanks`]: ranks whose
     /// processes live have not called it within the bootstrap's timeout, because they are stopped for example. All others get the same error, with
     /// their numbers here, and can call it again without those.
@@ -38,7 +37,7 @@ impl<M: Init> Comm<M> {
     pub fn start_shrink(&self, excluded: &[u32]) -> Result<Pending<Comm<M>>, Error> {
         self.can_shrink()?;
         let members = remaining(self.rank(), self.size(), excluded)?;
-        let number = self.member.shrinks.next(&members);
+        let (number, nranks) = (self.member.shrinks.next(&members), self.size());
         let (watch, config, unit) = (self.member.watch().clone(), split::settings(&self.config), self.unit());
         let work = move |handle: &CommHandle| {
             let child = watch.bootstrap().split_among(&members, number, handle.cancel());
@@ -47,13 +46,8 @@ impl<M: Init> Comm<M> {
             drop(watch);
             let child = child.map_err(Error::from);
             let child = child.and_then(|bootstrap| {
-                assemble(bootstrap, config, unit, handle).map_err(|error| match error {
-                    Error::Bootstrap(error) => by_numbers_here(error, &members).into(),
-                    Error::Connect(ConnectError::Bootstrap(error)) => {
-                        ConnectError::Bootstrap(by_numbers_here(error, &members)).into()
-                    }
-                    error => error,
-                })
+                let child = assemble(bootstrap, config, unit, handle);
+                child.map_err(|error| split::by_numbers_in_parent(error, &members, nranks))
             });
             if let Some(watch) = parent.upgrade() {
                 watch.bootstrap().conclude(&members, number, child.is_ok());

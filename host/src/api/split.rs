@@ -2,8 +2,9 @@
 
 use super::config::Config;
 use super::error::Error;
-use crate::bootstrap::{Bootstrap, Cancel, Watch};
+use crate::bootstrap::{Bootstrap, BootstrapError, Cancel, Watch, by_numbers_here};
 use crate::connect::ConnectError;
+use crate::transport::p2p::P2pError;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ fn members(blocks: &[Vec<u8>], color: Option<u32>) -> Result<Vec<Rank>, ConnectE
     Ok(members.into_iter().map(|(_, rank)| rank).collect())
 }
 
-/// Splits the ranks; none for one that gave no color. Every rank calls it, each time with the same turn.
+/// Splits the ranks; none for one that gave no color, else with the parent's numbers of the child's ranks. Every rank calls it, each time with the same turn.
 ///
 /// # Errors
 /// Those of the bootstrap; `cancel` ends the join of the child.
@@ -48,11 +49,28 @@ pub(super) fn split(
     color: Option<u32>,
     key: i32,
     cancel: &Cancel,
-) -> Result<Option<Bootstrap>, Error> {
+) -> Result<Option<(Bootstrap, Vec<Rank>)>, Error> {
     turn.wait();
     let blocks = parent.all_gather(&Wish { color, key }.to_bytes())?;
     let members = members(&blocks, color)?;
-    Ok(parent.bootstrap().split(&members, turn.number, cancel)?)
+    let child = parent.bootstrap().split(&members, turn.number, cancel)?;
+    Ok(child.map(|child| (child, members)))
+}
+
+/// The error of a child of `members` that was being connected. That of its bootstrap names ranks by their numbers in the parent, of `nranks` ranks; all
+/// others come from the child, as do the texts of other ranks in them, and name ranks by their numbers there.
+pub(super) fn by_numbers_in_parent(error: Error, members: &[Rank], nranks: u32) -> Error {
+    let here = |error: BootstrapError| by_numbers_here(error, members, nranks);
+    match error {
+        Error::Bootstrap(error) => here(error).into(),
+        Error::Connect(ConnectError::Bootstrap(error)) => ConnectError::Bootstrap(here(error)).into(),
+        Error::Connect(ConnectError::P2p(error)) => ConnectError::P2p(Box::new(match *error {
+            P2pError::Bootstrap(error) => P2pError::Bootstrap(here(error)),
+            error => error,
+        }))
+        .into(),
+        error => error,
+    }
 }
 
 /// The splits of a communicator, which take place one after another in the order in which they were asked for: the same on every rank.
@@ -135,6 +153,22 @@ mod tests {
         assert_eq!(of(Some(0)), [2, 0, 4]);
         assert_eq!(of(Some(1)), [1]);
         assert!(of(None).is_empty() && of(Some(2)).is_empty());
+    }
+
+    /// Wherever it is, the bootstrap's error is told apart from the others.
+    #[test]
+    fn only_the_bootstraps_errors_are_by_numbers_in_the_parent() {
+        let (members, lost) = ([Rank(4), Rank(6)], |rank| BootstrapError::PeerLost { rank: Rank(rank) });
+        let all: [fn(BootstrapError) -> Error; 3] = [
+            Error::Bootstrap,
+            |error| ConnectError::Bootstrap(error).into(),
+            |error| ConnectError::P2p(Box::new(P2pError::Bootstrap(error))).into(),
+        ];
+        for of in all {
+            assert_eq!(by_numbers_in_parent(of(lost(1)), &members, 8), of(lost(6)));
+        }
+        let of_child = Error::from(ConnectError::Malformed { peer: Rank(1) });
+        assert_eq!(by_numbers_in_parent(of_child.clone(), &members, 8), of_child);
     }
 
     #[test]

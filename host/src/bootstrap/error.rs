@@ -39,6 +39,10 @@ impl RankList {
         &self.named[..(self.total as usize).min(RANKS_NAMED_MAX)]
     }
 
+    fn named_mut(&mut self) -> &mut [Rank] {
+        &mut self.named[..(self.total as usize).min(RANKS_NAMED_MAX)]
+    }
+
     /// Number of ranks, named or not.
     pub fn total(&self) -> u32 {
         self.total
@@ -437,6 +441,62 @@ impl BootstrapError {
         }
     }
 
+    /// The error of a child communicator with the numbers that its ranks have in the parent: `here` of each, of `nranks` ranks.
+    pub(crate) fn renumbered(mut self, here: impl Fn(Rank) -> Rank, nranks: u32) -> BootstrapError {
+        if let BootstrapError::MissingRanks { nranks: of, .. }
+        | BootstrapError::BadMember { nranks: of, .. } = &mut self
+        {
+            *of = nranks;
+        }
+        self.each_rank(|rank| *rank = here(*rank));
+        self
+    }
+
+    /// Without a wildcard: a new variant says here which ranks it names.
+    fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
+        match self {
+            BootstrapError::MissingRanks { ranks, nranks: _, waited: _ }
+            | BootstrapError::Timeout { ranks, what: _, waited: _ } => {
+                ranks.named_mut().iter_mut().for_each(see);
+            }
+            BootstrapError::DuplicateRank { rank, first: _, second: _ }
+            | BootstrapError::PeerLost { rank }
+            | BootstrapError::PeerAborted { rank, reason: _ }
+            | BootstrapError::PeerLeft { rank }
+            | BootstrapError::PeerWentOn { rank }
+            | BootstrapError::Protocol { rank, what: _ }
+            | BootstrapError::Altered { rank }
+            | BootstrapError::BadMember { rank, nranks: _ } => see(rank),
+            BootstrapError::WorldSizeMismatch {
+                rank,
+                expected_by: other,
+                nranks: _,
+                second: _,
+                expected: _,
+                first: _,
+            }
+            | BootstrapError::Unreachable { rank, from: other, addr: _, errno: _ } => {
+                see(rank);
+                see(other);
+            }
+            BootstrapError::VersionMismatch { rank, addr: _, ours: _, theirs: _ }
+            | BootstrapError::NoDescriptor { rank, what: _, why: _ } => rank.iter_mut().for_each(see),
+            // No rank of the communicator has this number.
+            BootstrapError::RankOutOfRange { rank: _, nranks: _ } => {}
+            BootstrapError::AuthFailed { addr: _, why: _ }
+            | BootstrapError::RootUnreachable { addr: _, waited: _, errno: _ }
+            | BootstrapError::RootAddrTaken { addr: _, occupant: _ }
+            | BootstrapError::RootLost { addr: _ }
+            | BootstrapError::Aborted
+            | BootstrapError::TooLarge { len_bytes: _, max_bytes: _ }
+            | BootstrapError::NoInterface { wanted: _, there: _ }
+            | BootstrapError::NoAddress { ip: _, there: _ }
+            | BootstrapError::LoopbackDown { addr: _, there: _ }
+            | BootstrapError::GrowsSmaller { nranks: _, parent: _ }
+            | BootstrapError::Io { what: _, errno: _ } => {}
+        }
+    }
+
     /// The same, as an error of this rank.
     pub(crate) fn of_rank(mut self, me: Rank) -> BootstrapError {
         if let BootstrapError::NoDescriptor { rank, .. } = &mut self {
@@ -522,6 +582,61 @@ mod tests {
             many,
             "rank 0 was told of 1048577 ranks, more than the 1048576 that one communicator may have"
         );
+    }
+
+    /// Of each variant that names ranks: members 1 and 2 of a child are ranks 5 and 7 of eight.
+    #[test]
+    fn a_childs_errors_name_ranks_by_their_numbers_in_the_parent() {
+        let (rank, waited, addr) = (Rank(2), Duration::from_secs(3), SocketAddr::from(([127, 0, 0, 1], 80)));
+        let [first, second] = [1, 2].map(|process| Claimant { ip: addr.ip(), process });
+        let (ranks, what) = (RankList::from_iter([Rank(1), rank]), "it");
+        let why = NoDescriptor::of(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
+        let all = [
+            (BootstrapError::MissingRanks { ranks, nranks: 3, waited }, "ranks 5 and 7 of 8 never"),
+            (BootstrapError::Timeout { what, ranks, waited }, "waiting for ranks 5 and 7"),
+            (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
+            (
+                BootstrapError::WorldSizeMismatch {
+                    rank,
+                    nranks: 3,
+                    second,
+                    expected: 2,
+                    expected_by: Rank(1),
+                    first,
+                },
+                "rank 7, process 2 at 127.0.0.1, says that there are 3 ranks, but rank 5, process 1 at",
+            ),
+            (
+                BootstrapError::VersionMismatch { rank: Some(rank), addr, ours: 1, theirs: 3 },
+                "rank 7 at 127.0.0.1:80",
+            ),
+            (BootstrapError::PeerLost { rank }, "rank 7 is gone"),
+            (
+                BootstrapError::Unreachable { from: Rank(1), rank, addr, errno: libc::ECONNREFUSED },
+                "rank 5 cannot connect to rank 7",
+            ),
+            (BootstrapError::PeerAborted { rank, reason: what.into() }, "rank 7 aborted"),
+            (BootstrapError::PeerLeft { rank }, "rank 7 had"),
+            (BootstrapError::PeerWentOn { rank }, "rank 7 has"),
+            (BootstrapError::Protocol { rank, what }, "rank 7 broke"),
+            (BootstrapError::Altered { rank }, "bytes of rank 7"),
+            (BootstrapError::BadMember { rank, nranks: 3 }, "rank 7 is"),
+            (BootstrapError::NoDescriptor { rank: Some(rank), what, why }, "rank 7: cannot"),
+        ];
+        for (error, begin) in all {
+            let mut named = 0;
+            error.clone().each_rank(|_| named += 1);
+            assert!(named > 0, "{error:?}");
+            let here = error.renumbered(|place| Rank([0, 5, 7][place.index()]), 8);
+            assert!(here.to_string().contains(begin), "{here}");
+        }
+        for error in [
+            BootstrapError::Aborted,
+            BootstrapError::NoDescriptor { rank: None, what, why },
+            BootstrapError::RankOutOfRange { rank, nranks: 2 },
+        ] {
+            assert_eq!(error.clone().renumbered(|_| Rank(7), 8), error);
+        }
     }
 
     #[test]

@@ -60,7 +60,8 @@ impl Bootstrap {
             what: "it is named as first of a child but does not take part as such",
         })?;
         let id = UniqueId::new(listener.addr, secret, RootKind::Created);
-        Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel).map(Some)
+        let child = Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel);
+        child.map(Some).map_err(|error| by_numbers_here(error, members, self.nranks()))
     }
 
     /// Creates a child of `members` without the parent's other ranks, which may be gone, and whatever else has broken the parent: only
@@ -181,7 +182,7 @@ impl Bootstrap {
             let (from, bytes) = told.map_err(|error| match error {
                 // The first member tells all after a while. No word from it either: it is the one to name.
                 BootstrapError::Timeout { what, waited, .. } => {
-                    BootstrapError::Timeout { what, ranks: RankList::from_iter([Rank(0)]), waited }
+                    BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), waited }
                 }
                 error => error,
             })?;
@@ -205,7 +206,7 @@ impl Bootstrap {
         }
         let connect = || {
             let child = Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);
-            child.map_err(|error| by_numbers_here(error, members))
+            child.map_err(|error| by_numbers_here(error, members, self.nranks()))
         };
         if place != 0 || nranks <= 2 {
             return connect();
@@ -262,30 +263,22 @@ fn told(place: u32, members: u32) -> impl Iterator<Item = u32> {
     (0..steps).rev().map(move |step| place + (1 << step)).filter(move |to| *to < members)
 }
 
-/// The members that the error of a meeting names as missing, by their places. The root is the first member's.
+/// The members that the error of a meeting names as missing. The root is the first member's.
 fn missing(members: &[Rank], error: &BootstrapError) -> Vec<Rank> {
-    let places = match error {
+    let named = match error {
         BootstrapError::MissingRanks { ranks, .. } => ranks.named(),
         BootstrapError::Timeout { ranks, .. } if !ranks.is_empty() => ranks.named(),
         BootstrapError::Timeout { .. } | BootstrapError::RootUnreachable { errno: libc::ETIMEDOUT, .. } => {
-            &[Rank(0)]
+            &members[..1]
         }
         _ => &[],
     };
-    places.iter().filter_map(|place| members.get(place.index()).copied()).collect()
+    named.iter().copied().filter(|rank| members.contains(rank)).collect()
 }
 
-/// The error of a child, which names a rank by its place, with that rank's number in the parent.
-pub(crate) fn by_numbers_here(error: BootstrapError, members: &[Rank]) -> BootstrapError {
-    let here = |place: Rank| members.get(place.index()).copied().unwrap_or(place);
-    match error {
-        BootstrapError::PeerAborted { rank, reason } => {
-            BootstrapError::PeerAborted { rank: here(rank), reason }
-        }
-        BootstrapError::PeerLost { rank } => BootstrapError::PeerLost { rank: here(rank) },
-        BootstrapError::PeerLeft { rank } => BootstrapError::PeerLeft { rank: here(rank) },
-        error => error,
-    }
+/// The error of a child of `members`, which names ranks by their places, with their numbers in the parent of `nranks` ranks.
+pub(crate) fn by_numbers_here(error: BootstrapError, members: &[Rank], nranks: u32) -> BootstrapError {
+    error.renumbered(|place| members.get(place.index()).copied().unwrap_or(place), nranks)
 }
 
 /// Distinguishes the meetings of a communicator's ranks.
@@ -298,15 +291,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_childs_errors_name_ranks_by_their_numbers_here() {
+    fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let lost = by_numbers_here(BootstrapError::PeerLost { rank: Rank(2) }, &members);
-        assert_eq!(lost, BootstrapError::PeerLost { rank: Rank(5) });
-        let reason = "its program".to_owned();
-        let aborted =
-            by_numbers_here(BootstrapError::PeerAborted { rank: Rank(0), reason: reason.clone() }, &members);
-        assert_eq!(aborted, BootstrapError::PeerAborted { rank: Rank(1), reason });
-        assert_eq!(by_numbers_here(BootstrapError::Aborted, &members), BootstrapError::Aborted);
+        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, waited: Duration::ZERO };
+        let of_child = timeout(RankList::from_iter([Rank(2)]));
+        assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
+        assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");
+        assert!(missing(&members, &BootstrapError::PeerLost { rank: Rank(5) }).is_empty());
     }
 
     #[test]

@@ -45,6 +45,13 @@ pub struct CuResult {
     pub name: &'static str,
 }
 
+impl CuResult {
+    /// Whether a context is broken by it.
+    pub(crate) fn is_fault(self) -> bool {
+        is_fault(self.code)
+    }
+}
+
 impl fmt::Display for CuResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.code)

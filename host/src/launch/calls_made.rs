@@ -60,8 +60,25 @@ fn term(pair: (Rank, Rank), count: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Ranks among which messages are looked for one by one: the counts of all of them fit an all-gather.
-pub const SEARCHED_RANKS_MAX: u32 = 512;
+/// Pairs of ranks with messages that are looked at one by one, each counted at both ends: the counts of all of them fit an all-gather. So many
+/// have 512 ranks of which each has messages with each, or any number of ranks with few peers each.
+pub const SEARCHED_PAIRS_MAX: u32 = 1 << 18;
+
+/// With how many other ranks a rank had messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeersMade(pub u32);
+
+impl Message for PeersMade {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 6;
+}
+
+impl PeersMade {
+    /// Whether the pairs of all ranks are few enough to be looked at.
+    pub fn are_few(all: &[PeersMade]) -> bool {
+        all.iter().map(|peers| u64::from(peers.0)).sum::<u64>() <= u64::from(SEARCHED_PAIRS_MAX)
+    }
+}
 
 /// A rank's messages with each other rank with which it had any.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -80,7 +97,7 @@ pub struct MessagesWith {
 
 impl Message for MessagesMade {
     const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 8 + SEARCHED_RANKS_MAX as usize * 25;
+    const BYTES_MAX: usize = 8 + SEARCHED_PAIRS_MAX as usize * 25;
 
     fn is_sound(&self) -> bool {
         self.0.windows(2).all(|pair| pair[0].peer < pair[1].peer)
@@ -155,8 +172,12 @@ mod tests {
         let named = NamedCall(Some(CallRecord { seq: u64::MAX, call: longest }));
         assert_eq!(NamedCall::from_bytes(&named.to_bytes()), Ok(named));
         let with = |peer| MessagesWith { peer: Rank(u32::MAX - peer), sent: u64::MAX, received: u64::MAX };
-        let made = MessagesMade((0..SEARCHED_RANKS_MAX).rev().map(with).collect());
+        let made = MessagesMade((0..SEARCHED_PAIRS_MAX).rev().map(with).collect());
         assert_eq!(MessagesMade::from_bytes(&made.to_bytes()), Ok(made));
+        let most = PeersMade(u32::MAX);
+        assert_eq!(PeersMade::from_bytes(&most.to_bytes()), Ok(most));
+        assert!(PeersMade::are_few(&[PeersMade(511); 512]) && PeersMade::are_few(&[PeersMade(16); 16_384]));
+        assert!(!PeersMade::are_few(&[PeersMade(599); 600]) && !PeersMade::are_few(&[most; 2]));
     }
 
     /// Ranks that send so many to the next one, which receives so many.

@@ -120,6 +120,7 @@ impl<M: Machine> Engine<M> {
         machine.connect_for(calls, plans)?;
         machine.compare(calls, plans)?;
         machine.health().note_begun(calls.len());
+        let before = Before { history: *history, recorded: machine.health().recorder().next() };
         let body = |machine: &mut M| {
             let events = profiler.group();
             let mut run = Run { machine, history, plans, messages, queue, events: events.as_ref() };
@@ -127,10 +128,42 @@ impl<M: Machine> Engine<M> {
             unsafe { run.calls(calls) }
         };
         // SAFETY: (1) obligation 1.
-        unsafe { machine.within(queues, plans, body)? };
-        machine.health().note_returned();
+        let ran = unsafe { machine.within(queues, plans, body) };
+        if !M::RETURNS_DONE && ran.is_err() {
+            self.take_back(calls, &before);
+            return ran;
+        }
+        ran?;
+        self.machine.health().note_returned();
         Ok(())
     }
+
+    /// The driver refused calls of which nothing was enqueued: they were not made. The program may repeat them, and then their numbers and
+    /// tags are those of the other ranks, which make them once.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, calls: &[RawCall], before: &Before) {
+        let health = self.machine.health();
+        if health.is_stopped() {
+            return;
+        }
+        let (begun, _) = self.history.all();
+        health.take_back(before.history.all().0..begun, calls.len());
+        self.history = before.history;
+        let of_messages = |wanted: bool| {
+            let all = calls.iter().zip(self.planned.plans());
+            all.filter(move |(raw, plan)| is_among_messages(raw, plan) == wanted).map(|(raw, _)| raw.call)
+        };
+        // In the order in which they begin.
+        health.recorder().take_back(before.recorded, of_messages(false).chain(of_messages(true)));
+    }
+}
+
+/// What an engine had begun before the calls that it runs now.
+struct Before {
+    history: History,
+    /// The index in the recorder of the next call.
+    recorded: u64,
 }
 
 /// Whether a call's messages go with those of all others of its group.

@@ -93,7 +93,7 @@ pub enum Fault {
         /// Which, and why.
         error: LinkError,
     },
-    /// A kernel broke this process's context on the GPU, and all that was in it.
+    /// A kernel broke this process's context on the GPU, and all that was in it; or the driver refused a part of what other ranks wait for.
     Gpu {
         /// Which GPU.
         device: DeviceId,
@@ -183,6 +183,9 @@ impl fmt::Display for Outstanding {
                 "this rank's sends to itself and its receives from itself differ in number or length; both belong into one group"
             )?,
             Fault::Link { error } => error.fmt(f)?,
+            Fault::Gpu { device, result } if !result.is_fault() => {
+                write!(f, "{device}: the driver refused a part of what other ranks wait for: {result}")?;
+            }
             Fault::Gpu { device, result } => write!(
                 f,
                 "{device} faulted: {result}; a kernel of this process touched what it may not, or the hardware failed"

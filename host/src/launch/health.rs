@@ -6,6 +6,7 @@ use super::finalized::{Finalized, LastPart};
 use super::recorder::Recorder;
 use super::stall::{IdleWindow, Standing};
 use crate::plan::{Call, CallRecord};
+use core::ops::Range;
 use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Line128, Sys, Word};
@@ -281,6 +282,19 @@ impl Health {
         begun.store_relaxed(begun.load_relaxed() + calls as u64);
     }
 
+    /// The collectives with these numbers were not made after all, nor `calls` calls of those that were counted. Who reads them at this time may
+    /// find parts of those that take their places. The executor's thread only.
+    pub(crate) fn take_back(&self, collectives: Range<u64>, calls: usize) {
+        for seq in collectives {
+            let slot = &self.ledger[seq as usize % LEDGER_RECORDS].seq;
+            if slot.load_relaxed() == seq + 1 {
+                slot.store_relaxed(0);
+            }
+        }
+        let [begun, _] = &*self.calls;
+        begun.store_relaxed(begun.load_relaxed() - calls as u64);
+    }
+
     /// All calls that have begun have returned: on CPUs they are done, on GPUs enqueued. The executor's thread only.
     #[inline]
     pub(crate) fn note_returned(&self) {
@@ -366,5 +380,8 @@ mod tests {
         assert_eq!(Health::default().latest(), None);
         let remembered: Vec<u64> = health.remembered(39).map(|record| record.seq).collect();
         assert_eq!(remembered, Vec::from_iter(40 - LEDGER_RECORDS as u64..40));
+        health.note_begun(40);
+        health.take_back(38..40, 2);
+        assert_eq!((health.collectives(), health.begun()), (38, 38));
     }
 }

@@ -4,7 +4,7 @@ use super::health::Health;
 use crate::plan::{Call, CallRecord};
 
 /// The collectives started.
-#[derive(Default, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct History {
     /// Number of collectives.
     seq: u64,

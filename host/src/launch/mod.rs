@@ -36,7 +36,9 @@ mod notice;
 
 pub(crate) use blame::Circle;
 pub use call::RawCall;
-pub use calls_made::{CallsMade, LatestCalls, MessageSums, MessagesMade, NamedCall, SEARCHED_RANKS_MAX};
+pub use calls_made::{
+    CallsMade, LatestCalls, MessageSums, MessagesMade, MessagesWith, NamedCall, PeersMade, SEARCHED_PAIRS_MAX,
+};
 pub use cell::{Behind, BehindError, EngineCell, Occupied, StartError};
 pub use channel::{Channel, HostPlaces};
 pub use coll_links::CollLinks;

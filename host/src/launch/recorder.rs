@@ -136,6 +136,30 @@ impl Recorder {
         }
     }
 
+    /// The calls from index `first` on were not made after all; `calls` begins with them, in their order. Who reads one of them at this time
+    /// may find parts of the call that takes its place. The executor only.
+    pub(crate) fn take_back(&self, first: u64, calls: impl Iterator<Item = Call>) {
+        let next = self.next.load_relaxed();
+        let kept = first.max(next.saturating_sub(RECORDS as u64));
+        for slot in (kept..next).filter_map(|index| self.slot(index)) {
+            slot.stamp.store_relaxed(0);
+        }
+        self.next.store_release(first);
+        let less = |counter: &Word<u64, Sys>, by: u64| {
+            counter.store_relaxed(counter.load_relaxed().wrapping_sub(by));
+        };
+        for call in calls.take((next - first) as usize) {
+            let [made, bytes] = &self.totals[call.func as usize];
+            less(made, 1);
+            less(bytes, call.bytes());
+            if let Some(directions) = self.messages.get(call.root.index())
+                && call.func.is_message()
+            {
+                less(&directions[usize::from(call.func == Func::Recv)], 1);
+            }
+        }
+    }
+
     /// The calls from this one on are over, unless they were before. The executor only.
     #[inline]
     pub(crate) fn end(&self, first: u64) {
@@ -326,6 +350,28 @@ mod tests {
         assert_eq!(counts, [(Rank(0), [2, 1]), (Rank(1), [1, 0])]);
         let found = |nth| recorder.message(Rank(0), Func::Send, nth).map(|record| record.call.func);
         assert_eq!((found(1), found(2)), (Some(Func::Send), None));
+    }
+
+    #[test]
+    fn calls_that_were_not_made_are_not_counted() {
+        let recorder = Recorder::new(2);
+        let made = [(Func::AllReduce, 0), (Func::Send, 1), (Func::Recv, 1)];
+        let refused = [(Func::AllReduce, 0), (Func::Send, 1), (Func::Send, 0), (Func::Recv, 1)];
+        let call = |(func, peer)| Call { func, root: Rank(peer), ..record(1).call };
+        let begin = |of| recorder.begin(&CallRecord { seq: 0, call: call(of) });
+        let all = || {
+            let calls: Vec<_> = recorder.latest(9).iter().map(|found| (found.record, found.nth)).collect();
+            (calls, recorder.totals().collect::<Vec<_>>(), recorder.messages().collect::<Vec<_>>())
+        };
+        made.into_iter().for_each(|of| _ = begin(of));
+        let before = all();
+        refused.into_iter().for_each(|of| _ = begin(of));
+        assert_ne!(all(), before);
+        // The last one had not begun.
+        let named = refused.into_iter().chain([(Func::Barrier, 0)]).map(call);
+        recorder.take_back(3, named);
+        assert_eq!(all(), before);
+        assert_eq!((begin((Func::Send, 1)), recorder.messages_with(Rank(1))), (3, [2, 1]));
     }
 
     /// A kernel that carries a group of messages says for whom it waits; which message that is follows.

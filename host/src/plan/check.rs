@@ -5,7 +5,7 @@ use super::collnet::Unserved;
 use super::facts::Facts;
 use super::tuning::{Candidate, Candidates, Forced, Impossible};
 use oxccl_shared::abi::{Algorithm, Func};
-use oxccl_shared::algo::registry::spec_of;
+use oxccl_shared::algo::registry::{SPECS, spec_of};
 use oxccl_shared::algo::spec::{Connections, Processor, Spec};
 
 /// What a communicator has not, and why: what is not named is there, or not known yet.
@@ -24,13 +24,18 @@ pub struct Lacks<'a> {
 }
 
 impl<'a> Lacks<'a> {
-    /// Why a function that is ordered to go through a network that reduces, by this algorithm, cannot.
-    fn of_network(&self, algorithm: Algorithm, is_ordered: impl Fn(Func) -> bool) -> Option<&'a str> {
-        let mut offered = spec_of(algorithm).on_cpus.iter().map(|offered| offered.func);
-        let unserved = self.unserved.iter().find(|(func, _)| is_ordered(*func)).map(|(_, why)| *why);
-        let stars = self.stars.filter(|_| spec_of(algorithm).connections == Connections::Star);
-        let any = self.collnet.or(stars).filter(|_| offered.any(is_ordered));
-        any.or(unserved)
+    /// Why a function that this algorithm has cannot go by it.
+    fn why_not(&self, func: Func, algorithm: Algorithm) -> Option<&'a str> {
+        let network = || {
+            let unserved = self.unserved.iter().find(|(of, _)| *of == func);
+            self.collnet.or(unserved.map(|(_, why)| *why))
+        };
+        match spec_of(algorithm).connections {
+            Connections::Chain => network(),
+            Connections::Star => network().or(self.stars),
+            Connections::Levels => self.levels,
+            Connections::Ring | Connections::Tree | Connections::Mesh => None,
+        }
     }
 }
 
@@ -46,15 +51,17 @@ impl Facts {
             Processor::Gpu if HOPS.into_iter().all(has_room) => "GPUs",
             Processor::Gpu => "more than 8 GPUs",
         };
-        let orders = |func, algorithm| forced.names_algorithm(func, algorithm);
-        let network = [Algorithm::CollnetChain, Algorithm::CollnetDirect].map(|algorithm| {
-            let lack = lacks.of_network(algorithm, |func| orders(func, algorithm));
-            lack.map(|why| format!(" among {among} ({}: {why})", algorithm.name()))
-        });
-        let levels = lacks.levels.filter(|_| orders(Func::AllReduce, Algorithm::TwoLevel));
-        let levels = levels.map(|why| format!(" among {among} (twolevel: {why})"));
-        let [chains, stars] = network;
-        let why = chains.or(stars).or(levels).unwrap_or_else(|| format!(" among {among}"));
+        let why = |func| {
+            let is_ordered = |spec: &&Spec| {
+                let has = spec.offered(on).iter().any(|offered| offered.func == func);
+                has && forced.names_algorithm(func, spec.algorithm)
+            };
+            let why_not = |spec: &Spec| Some((spec.name(), lacks.why_not(func, spec.algorithm)?));
+            match SPECS.into_iter().filter(is_ordered).find_map(why_not) {
+                Some((name, why)) => format!(" among {among} ({name}: {why})"),
+                None => format!(" among {among}"),
+            }
+        };
         let there = |func| {
             let has_network = lacks.collnet.is_none() && lacks.unserved.iter().all(|(of, _)| *of != func);
             Candidates::offered(func, on).that(|candidate| {
@@ -65,7 +72,7 @@ impl Facts {
             })
         };
         if !forced.is_deterministic() {
-            return forced.check(there, &why);
+            return forced.check(there, why);
         }
         // Of every operator and type.
         let has_bits = |func: Func, candidate: Candidate| {
@@ -75,6 +82,6 @@ impl Facts {
         };
         let lack = lacks.mesh.map_or(String::new(), |why| format!(" ({why})"));
         let offered = |func| there(func).that(|one| has_bits(func, one));
-        forced.check(offered, &format!("{why}{lack}, in rank order"))
+        forced.check(offered, |func| format!("{}{lack}, in rank order", why(func)))
     }
 }

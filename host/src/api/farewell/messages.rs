@@ -3,16 +3,17 @@
 use super::blocks::{Difference, read_all};
 use crate::bootstrap::{BootstrapError, Watch};
 use crate::launch::{
-    CallsMade, Fault, Health, MessageSums, MessagesMade, NamedCall, Recorder, SEARCHED_RANKS_MAX,
+    CallsMade, Fault, Health, MessageSums, MessagesMade, NamedCall, PeersMade, Recorder, SEARCHED_PAIRS_MAX,
 };
 use crate::plan::CallRecord;
 use crate::wire::Message;
 use oxccl_shared::abi::{Func, Rank};
+use std::collections::BTreeSet;
 
 /// Compares all ranks' messages; they have made the same collectives. Returns how those of a pair of ranks differ, if any do.
 pub(super) fn compare(
     watch: &Watch,
-    (me, nranks): (Rank, u32),
+    me: Rank,
     all: &[CallsMade],
     health: &Health,
 ) -> Result<Option<Difference>, BootstrapError> {
@@ -20,15 +21,16 @@ pub(super) fn compare(
     if sums.is_none_or(MessageSums::all_arrived) {
         return Ok(None);
     }
-    if nranks > SEARCHED_RANKS_MAX {
+    // All ranks see the same blocks, so all go on with each of the next all-gathers or none does.
+    let mine = MessagesMade::of(me, health.recorder());
+    let peers = read_all::<PeersMade>(&watch.all_gather(&PeersMade(mine.0.len() as u32).to_bytes())?)?;
+    if !PeersMade::are_few(&peers) {
         tracing::warn!(
             "messages were sent and never received, or received and never sent; between which ranks is not looked for among more than \
-             {SEARCHED_RANKS_MAX}"
+             {SEARCHED_PAIRS_MAX} pairs of ranks with messages"
         );
         return Ok(None);
     }
-    // All ranks see the same blocks, so all go on with each of the next all-gathers or none does.
-    let mine = MessagesMade::of(me, health.recorder());
     let made = read_all::<MessagesMade>(&watch.all_gather(&mine.to_bytes())?)?;
     let differences = differences(&made);
     let named = NamedCall(first_unmatched(me, &differences, health.recorder()));
@@ -45,16 +47,20 @@ struct Pair {
     received: u64,
 }
 
-/// All pairs that differ, by sender and receiver.
+/// All pairs that differ, by sender and receiver. In time and memory of the pairs that there are: ranks may be thousands with a few peers each.
 fn differences(made: &[MessagesMade]) -> Vec<Pair> {
-    let ranks = || (0..).map(Rank).zip(made);
-    let pairs = ranks().flat_map(|one| ranks().map(move |other| (one, other)));
-    let pair =
-        |((sender, of_sender), (receiver, of_receiver)): ((Rank, &MessagesMade), (Rank, &MessagesMade))| {
-            let (sent, received) = (of_sender.with(receiver).sent, of_receiver.with(sender).received);
-            Pair { sender, receiver, sent, received }
-        };
-    pairs.map(pair).filter(|pair| pair.sent != pair.received).collect()
+    let mut differ = BTreeSet::new();
+    for (me, mine) in (0..).map(Rank).zip(made) {
+        for with in &mine.0 {
+            let none = MessagesMade::default();
+            let theirs = made.get(with.peer.index()).unwrap_or(&none).with(me);
+            let pairs =
+                [(me, with.peer, with.sent, theirs.received), (with.peer, me, theirs.sent, with.received)];
+            differ.extend(pairs.into_iter().filter(|(_, _, sent, received)| sent != received));
+        }
+    }
+    let pair = |(sender, receiver, sent, received)| Pair { sender, receiver, sent, received };
+    differ.into_iter().map(pair).collect()
 }
 
 /// Of a sender, its first send that was not received.
@@ -78,7 +84,7 @@ fn report(me: Rank, differences: &[Pair], named: &[NamedCall]) -> Option<Differe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::Outstanding;
+    use crate::launch::{MessagesWith, Outstanding};
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, RedOp};
 
@@ -116,6 +122,27 @@ mod tests {
                         0's send of 12 float to rank 1: every send needs its receive";
         assert!(said_by.iter().all(|said| said.as_deref() == Some(expected)), "{said_by:?}");
         assert_eq!(said(&[(0, Send, 1), (1, Recv, 0), (3, Send, 3)]), [None, None, None, None]);
+    }
+
+    /// Only a warning said that there was something.
+    #[test]
+    fn among_thousands_of_ranks_with_few_peers_the_pair_is_found() {
+        let nranks = 5_000u32;
+        let made = |me: u32| {
+            let with =
+                |peer: u32, sent: u64, received: u64| MessagesWith { peer: Rank(peer), sent, received };
+            let mut made = vec![
+                with((me + 1) % nranks, 3, 0),
+                with((me + nranks - 1) % nranks, 0, if me == 4_321 { 2 } else { 3 }),
+            ];
+            made.sort_by_key(|with| with.peer);
+            MessagesMade(made)
+        };
+        let made: Vec<MessagesMade> = (0..nranks).map(made).collect();
+        let peers: Vec<PeersMade> = made.iter().map(|made| PeersMade(made.0.len() as u32)).collect();
+        assert!(PeersMade::are_few(&peers));
+        let found = Pair { sender: Rank(4_320), receiver: Rank(4_321), sent: 3, received: 2 };
+        assert_eq!(differences(&made), [found]);
     }
 
     #[test]

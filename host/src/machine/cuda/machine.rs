@@ -131,6 +131,7 @@ impl Machine for Cuda {
         body: impl FnOnce(&mut Self) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let device = self.parts.device.clone();
+        self.has_enqueued = false;
         // SAFETY: (1, 2) obligation 1.
         let stream = |queue: RawQueue| unsafe { StreamRef::from_raw(&device, queue.cast()) };
         let first = queues[0];
@@ -140,10 +141,13 @@ impl Machine for Cuda {
             let kernels = self.parts.kernels.clone();
             let _launching = kernels.launching();
             self.order.enter(stream(first), others.clone())?;
-            body(self)?;
-            Ok(self.order.leave(stream(first), others)?)
+            let ran = body(self);
+            // A part that is there is followed too.
+            let is_followed = ran.is_ok() || self.has_enqueued;
+            let left = if is_followed { self.order.leave(stream(first), others) } else { Ok(()) };
+            ran.and(left.map_err(RunError::from))
         });
-        put.map_err(|error| self.note_fault(error))
+        put.map_err(|error| self.refused(error))
     }
 
     unsafe fn collective(
@@ -158,7 +162,9 @@ impl Machine for Cuda {
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         self.note_call(false);
         // SAFETY: (1) obligation 2.
-        unsafe { self.launch_collective(raw, plan, tag, stream) }
+        unsafe { self.launch_collective(raw, plan, tag, stream)? };
+        self.has_enqueued = true;
+        Ok(())
     }
 
     unsafe fn copy(
@@ -184,6 +190,8 @@ impl Machine for Cuda {
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         self.note_call(true);
+        // Of its steps nobody counts how many are there when one is refused.
+        self.has_enqueued = true;
         // SAFETY: (1) obligations 1 and 2.
         unsafe { self.enqueue_copies(raw, placement, stream) }
     }
@@ -200,7 +208,9 @@ impl Machine for Cuda {
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         self.note_call(false);
         // SAFETY: (1) obligations 1 and 2.
-        unsafe { self.launch_symmetric(raw, plan, tag, stream) }
+        unsafe { self.launch_symmetric(raw, plan, tag, stream)? };
+        self.has_enqueued = true;
+        Ok(())
     }
 
     unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {

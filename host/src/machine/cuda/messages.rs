@@ -59,6 +59,7 @@ impl Cuda {
             let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
             let launched = launched.map_err(|error| error.in_kernel(function.name()));
             launched.map_err(|error| self.launch_refused(error, has_orders, stream))?;
+            self.has_enqueued = true;
         }
         Ok(())
     }

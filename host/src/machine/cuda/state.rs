@@ -19,6 +19,8 @@ use std::sync::{Arc, OnceLock, Weak};
 pub struct Cuda {
     pub(super) parts: CudaParts,
     pub(super) order: Order,
+    /// Whether something of the present calls that other ranks see is on the stream.
+    pub(super) has_enqueued: bool,
     /// The latest capture's node that issues the orders of its latest kernel.
     pub(super) replayed: Option<HostNode>,
     /// Kernels used so far, found without a lock.
@@ -57,6 +59,7 @@ impl Cuda {
         parts.kernels.watch(order.done());
         Ok(Cuda {
             order,
+            has_enqueued: false,
             replayed: None,
             connected: Connected::of_none(parts.facts.nranks),
             parts,

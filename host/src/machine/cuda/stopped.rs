@@ -213,6 +213,24 @@ impl Cuda {
         }
     }
 
+    /// Calls did not get onto the stream, or not all of them. Where a part did, the other ranks wait for the rest, and a program that repeats
+    /// the calls would send that part twice: the communicator fails. What a capture has of them is not run by this. Calls of which
+    /// nothing is there can be repeated.
+    #[cold]
+    pub(super) fn refused(&mut self, error: RunError) -> RunError {
+        let error = self.note_fault(error);
+        if let RunError::Gpu(refused) | RunError::Kernel(KernelError::Cuda(refused)) = &error
+            && let CudaError::Call { device, result, .. } = refused
+            && self.has_enqueued
+            && self.order.capture().is_none()
+            && !self.parts.health.is_stopped()
+        {
+            self.fail(Fault::Gpu { device: *device, result: *result });
+        }
+        self.take_back_choices();
+        error
+    }
+
     /// The driver refused a launch. A proxy that got its orders waits for slots that nobody fills, so the communicator fails. A broken
     /// capture launches nothing and issues nothing.
     #[cold]

@@ -288,11 +288,15 @@ impl Forced {
         self.protocol(Func::Send, wanted)
     }
 
-    /// Whether every order can be obeyed, given what each function has, and reductions have anything. `why` says why it has no more.
+    /// Whether every order can be obeyed, given what each function has, and reductions have anything. `why` says why a function has no more.
     ///
     /// # Errors
     /// The first function whose order cannot.
-    pub fn check(&self, offered: impl Fn(Func) -> Candidates, why: &str) -> Result<(), Impossible> {
+    pub fn check(
+        &self,
+        offered: impl Fn(Func) -> Candidates,
+        why: impl Fn(Func) -> String,
+    ) -> Result<(), Impossible> {
         for (func, _) in FUNCS {
             let (algorithms, protocols) = (list_of(&self.algorithms, func), list_of(&self.protocols, func));
             let is_order = |list: &List| match list.given {
@@ -303,7 +307,7 @@ impl Forced {
             let (by_algorithm, by_protocol) = (is_order(algorithms), is_order(protocols));
             let possible = offered(func);
             if self.deterministic && func.is_reduction() && possible.is_empty() {
-                let why = why.to_owned();
+                let why = why(func);
                 return Err(Impossible { func, algorithms: false, protocols: false, possible, why });
             }
             let left = possible.and(Candidates::of(|candidate| {
@@ -316,7 +320,7 @@ impl Forced {
                     algorithms: by_algorithm,
                     protocols: by_protocol,
                     possible,
-                    why: why.to_owned(),
+                    why: why(func),
                 });
             }
         }
@@ -473,8 +477,8 @@ mod tests {
                         && c.protocol != Protocol::LL128)
             })
         };
-        assert_eq!(algorithms("tree;allreduce:ring").check(offered, ""), Ok(()));
-        let said = |forced: Forced| forced.check(offered, "").unwrap_err().to_string();
+        assert_eq!(algorithms("tree;allreduce:ring").check(offered, |_| String::new()), Ok(()));
+        let said = |forced: Forced| forced.check(offered, |_| String::new()).unwrap_err().to_string();
         let order = said(algorithms("broadcast:tree"));
         assert!(order.starts_with("NCCL_ALGO: broadcast has none"), "{order}");
         assert!(order.ends_with("possible are ring ll, ring ll128, ring simple"), "{order}");

@@ -260,6 +260,33 @@ fn an_order_for_two_levels_says_why_there_are_none() {
     assert_eq!(Hosts::of([1, 1, 2, 2].into_iter()).lack(), None);
 }
 
+/// A network that only reduces: of two functions that it does not serve, each is told its own reason.
+#[test]
+fn an_order_for_a_network_is_refused_for_the_functions_own_reason() {
+    let facts = |gathers, scatters| match reducing(1.0, Forced::default()).collnet {
+        Collnet::There(facts) => CollnetFacts { gathers, scatters, ..facts },
+        other => panic!("{other}"),
+    };
+    let order = |text: &str| Forced::default().with_algorithms(text).unwrap();
+    for (network, text, reason) in [
+        (facts(false, false), "reducescatter:collnetchain", "no reduce-scatter"),
+        (facts(false, false), "allgather:collnetchain", "no all-gather"),
+        (facts(false, false), "allgather:ring,collnetchain;reducescatter:collnetchain", "no reduce-scatter"),
+        (facts(true, false), "allgather:collnetchain;reducescatter:collnetchain", "no reduce-scatter"),
+        (facts(false, true), "allgather:collnetchain;reducescatter:collnetchain", "no all-gather"),
+    ] {
+        let network = Collnet::There(network);
+        let lacks = Lacks { unserved: network.unserved(), ..Lacks::default() };
+        for on in [Processor::Cpu, Processor::Gpu] {
+            let error = Facts::check(on, 4, &order(text), lacks).unwrap_err();
+            let said = error.to_string();
+            assert_eq!(said.contains("has no all-gather"), reason == "no all-gather", "{said}");
+            assert_eq!(said.contains("has no reduce-scatter"), reason == "no reduce-scatter", "{said}");
+            assert_eq!(error.func == Func::AllGather, reason == "no all-gather", "{said}");
+        }
+    }
+}
+
 /// Two levels cost what the hosts make of them, also where no network of GPUs joins these.
 #[test]
 fn the_model_knows_hosts_of_cpus() {

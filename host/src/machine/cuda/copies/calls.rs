@@ -30,6 +30,7 @@ impl Cuda {
         calls: &[RawCall],
         plans: &[CallPlan],
     ) -> Result<(), RunError> {
+        self.copies.iter_mut().for_each(|copies| copies.choices.begin());
         for (raw, plan) in calls.iter().zip(plans) {
             if !self.may_copy(raw) && !self.may_be_symmetric(raw) {
                 continue;
@@ -42,6 +43,11 @@ impl Cuda {
             }));
         }
         Ok(())
+    }
+
+    /// The calls that were compared last were not made.
+    pub(in crate::machine::cuda) fn take_back_choices(&mut self) {
+        self.copies.iter_mut().for_each(|copies| copies.choices.take_back());
     }
 
     /// # Safety

@@ -28,6 +28,8 @@ pub(super) struct Choices {
     rank: Rank,
     nranks: u32,
     made: u64,
+    /// Before those of the present calls.
+    made_before: u64,
 }
 
 /// How a call goes, and where its buffers lie that others touch.
@@ -82,7 +84,17 @@ fn entry(number: u64, call: &Call, choice: Choice) -> u64 {
 impl Choices {
     /// None made so far.
     pub fn new(table: Arc<SignalTable>, rank: Rank, nranks: u32) -> Choices {
-        Choices { table, rank, nranks, made: 0 }
+        Choices { table, rank, nranks, made: 0, made_before: 0 }
+    }
+
+    /// The calls whose choices are made next belong together.
+    pub fn begin(&mut self) {
+        self.made_before = self.made;
+    }
+
+    /// The calls since the latest beginning were not made: who repeats them makes the same choices again.
+    pub fn take_back(&mut self) {
+        self.made = self.made_before;
     }
 
     /// Makes the next choice. Returns how another rank's differs that has made it already.
