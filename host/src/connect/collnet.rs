@@ -1,9 +1,9 @@
 //! Layer: host / connect / collnet, under both machines.
-//! Takes: a bootstrap, the chains of a communicator, and where networks that reduce are to be found.
+//! Takes: a bootstrap, the ranks of each host, its head first, and where networks that reduce are to be found.
 //! Gives: whether every head has such a network and what all of them support, the same on every rank; a head's part of it.
 //! Never: makes a connection between a kernel and a network.
 //!
-//! The head of each chain searches for a network and listens; all ranks gather what the heads found; the heads join.
+//! The head of each host searches for a network and listens; all ranks gather what the heads found; the heads join.
 
 use super::ConnectError;
 use crate::bootstrap::Bootstrap;
@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_micros(200);
 const REASON_BYTES_MAX: usize = 512;
 
 /// The ranks of each host on a channel, its head first.
-pub(super) type Chains = Vec<Vec<Rank>>;
+pub(super) type HostRanks = Vec<Vec<Rank>>;
 
 /// A rank's contribution: a head's listeners, one for each channel on which it is one, and its info for the others.
 pub(super) struct HeadListener {
@@ -77,17 +77,17 @@ pub(super) struct JoinedHead {
     pub comm: Box<dyn CollComm>,
     /// Which of the heads it is.
     pub head: Head,
-    /// The head of each rank's chain.
+    /// The head of each rank's host.
     pub head_of: Box<[u32]>,
-    /// The head of the next chain.
+    /// The head of the next host.
     pub next_head: Rank,
     /// The channel.
     pub channel: usize,
 }
 
-/// Of channels of chains, those on which a rank is a head.
-pub(super) fn headed(channels: &[Chains], rank: Rank) -> impl Iterator<Item = usize> + '_ {
-    (0..channels.len()).filter(move |channel| channels[*channel].iter().any(|chain| chain[0] == rank))
+/// The channels on which a rank is a head.
+pub(super) fn headed(channels: &[HostRanks], rank: Rank) -> impl Iterator<Item = usize> + '_ {
+    (0..channels.len()).filter(move |channel| channels[*channel].iter().any(|host| host[0] == rank))
 }
 
 impl HeadListener {
@@ -113,8 +113,8 @@ impl HeadListener {
         }
     }
 
-    /// Learns what the heads of all channels' chains found. Every rank calls it at the same time.
-    pub fn gather(self, bootstrap: &Bootstrap, channels: &[Chains]) -> Result<Heads, ConnectError> {
+    /// Learns what the heads of all channels found. Every rank calls it at the same time.
+    pub fn gather(self, bootstrap: &Bootstrap, channels: &[HostRanks]) -> Result<Heads, ConnectError> {
         let blocks = bootstrap.all_gather(&self.info.to_bytes())?;
         let mut infos = Vec::with_capacity(blocks.len());
         for (peer, block) in (0..).map(Rank).zip(&blocks) {
@@ -122,8 +122,8 @@ impl HeadListener {
         }
         let (rank, mut listeners) = (bootstrap.rank(), self.listeners.into_iter());
         let (mut mine, mut collnet) = (Vec::new(), Collnet::Lacking);
-        for (channel, chains) in channels.iter().enumerate() {
-            let heads: Vec<Rank> = chains.iter().map(|chain| chain[0]).collect();
+        for (channel, hosts) in channels.iter().enumerate() {
+            let heads: Vec<Rank> = hosts.iter().map(|host| host[0]).collect();
             let mut handles = Vec::with_capacity(heads.len());
             for &head in &heads {
                 let info = &infos[head.index()];
@@ -140,7 +140,7 @@ impl HeadListener {
             if let (Some(index), Some(listener)) = (index, index.and_then(|_| listeners.next())) {
                 let head = Head { index: index as u32, count: heads.len() as u32 };
                 let next_head = heads[(index + 1) % heads.len()];
-                let head_of = heads_of(chains, bootstrap.nranks());
+                let head_of = heads_of(hosts, bootstrap.nranks());
                 mine.push(Joining { rank, channel, listener, handles, head, head_of, next_head });
             }
         }
@@ -197,10 +197,10 @@ impl Joining {
     }
 }
 
-/// The index of each rank's chain, which is that of its head.
-fn heads_of(chains: &Chains, nranks: u32) -> Box<[u32]> {
-    let chain_of = |rank: Rank| chains.iter().position(|chain| chain.contains(&rank)).unwrap_or(0) as u32;
-    (0..nranks).map(Rank).map(chain_of).collect()
+/// The index of each rank's host, which is that of its head.
+fn heads_of(hosts: &HostRanks, nranks: u32) -> Box<[u32]> {
+    let host_of = |rank: Rank| hosts.iter().position(|host| host.contains(&rank)).unwrap_or(0) as u32;
+    (0..nranks).map(Rank).map(host_of).collect()
 }
 
 /// What a head's network refused.
@@ -298,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_heads_the_channels_whose_chains_begin_with_it() {
-        let chain = |ranks: &[u32]| -> Vec<Rank> { ranks.iter().copied().map(Rank).collect() };
-        let channels = [vec![chain(&[0, 1]), chain(&[2])], vec![chain(&[1, 0]), chain(&[2])]];
+    fn a_rank_heads_the_channels_on_which_its_host_begins_with_it() {
+        let host = |ranks: &[u32]| -> Vec<Rank> { ranks.iter().copied().map(Rank).collect() };
+        let channels = [vec![host(&[0, 1]), host(&[2])], vec![host(&[1, 0]), host(&[2])]];
         let of = |rank| headed(&channels, Rank(rank)).collect::<Vec<_>>();
         assert_eq!((of(0), of(1), of(2)), (vec![0], vec![1], vec![0, 1]));
     }

@@ -68,7 +68,7 @@ pub struct Reduced {
 }
 
 impl Moves {
-    /// Of a collective that goes along a chain.
+    /// Of a collective that goes through the network.
     pub fn of(func: Func, cut: Cut) -> Moves {
         match func {
             Func::ReduceScatter => Moves::Scatter(cut),

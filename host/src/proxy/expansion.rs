@@ -13,7 +13,7 @@ pub(super) struct Expansion {
     order: Option<ProxyOrder>,
     pub(super) protocol: Protocol,
     elements: Elements,
-    /// Of a collective along a chain, what the network is to do.
+    /// Of a collective through a network that reduces, what that is to do.
     to_network: Option<Func>,
     /// Connections, by their numbers in the proxy, and steps on each. The capacity is kept.
     pub(super) parts: Vec<(u16, u64)>,

@@ -107,7 +107,7 @@ impl RankGraph {
 
     /// A head's index among heads; none for other ranks.
     pub fn head_index(&self, rank: Rank) -> Option<u32> {
-        self.hosts.iter().position(|chain| chain[0] == rank).map(|index| index as u32)
+        self.hosts.iter().position(|host| host[0] == rank).map(|index| index as u32)
     }
 
     /// The ranks from which `rank` receives on `channel`, each once, in rank order.

@@ -117,7 +117,7 @@ pub(crate) struct Plan<'s> {
     /// This host, if it is known.
     machine: Option<Inventory>,
     network: Option<Network>,
-    /// What the heads of chains found.
+    /// What heads found.
     heads: Heads,
     /// All ranks' memory, once it is shared.
     shared: Option<(Arena, Agreed)>,

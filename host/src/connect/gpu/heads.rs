@@ -3,7 +3,7 @@
 use super::routes::Routes;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
-use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
+use crate::connect::collnet::{HeadListener, Heads, HostRanks, headed};
 use crate::connect::vote::vote;
 use crate::net::{Locality, NetConfig};
 use crate::plan::{Collnet, Facts};
@@ -19,7 +19,7 @@ pub struct DeviceHeads {
     /// How a group's ranks are connected.
     pub shape: Shape,
     /// The ranks of each group on each channel, its head first. A group's head differs between channels where its rings enter by several GPUs.
-    pub channels: Vec<Chains>,
+    pub channels: Vec<HostRanks>,
     /// Slots.
     pub slots: ConnLayout,
 }
@@ -28,9 +28,9 @@ pub struct DeviceHeads {
 #[derive(Clone, Default, Debug)]
 pub struct InHosts {
     /// Of chains.
-    pub chains: Vec<Chains>,
+    pub chains: Vec<HostRanks>,
     /// Of stars.
-    pub stars: Vec<Chains>,
+    pub stars: Vec<HostRanks>,
 }
 
 /// What heads find, where the user wants a network that reduces, and if there is one, the channels: along the first rings, so that a host has
@@ -71,7 +71,7 @@ pub(super) fn find(
 
 impl InHosts {
     /// All: those of chains before those of stars.
-    pub fn all(&self) -> Vec<Chains> {
+    pub fn all(&self) -> Vec<HostRanks> {
         self.chains.iter().chain(&self.stars).cloned().collect()
     }
 }
@@ -94,12 +94,12 @@ impl DeviceHeads {
     }
 
     /// Each group's ranks in the order in which this ring passes them, from where it enters a group on.
-    pub fn along(ring: &[Rank], group_of: &[u64]) -> Chains {
+    pub fn along(ring: &[Rank], group_of: &[u64]) -> HostRanks {
         let group = |rank: Rank| group_of[rank.index()];
         let n = ring.len();
         let enters = |at: usize| group(ring[at]) != group(ring[(at + n - 1) % n]);
         let first = (0..n).find(|at| enters(*at)).unwrap_or(0);
-        let mut hosts: Chains = Vec::new();
+        let mut hosts: HostRanks = Vec::new();
         for rank in ring.iter().cycle().skip(first).take(n) {
             match hosts.iter_mut().find(|host| group(host[0]) == group(*rank)) {
                 Some(host) => host.push(*rank),
@@ -238,12 +238,12 @@ mod tests {
         Ok(())
     }
 
-    /// A ring in rank order that enters a host in the middle of the list: that host's chain still follows the ring.
+    /// A ring in rank order that enters a host in the middle of the list: that host's ranks still follow the ring.
     #[test]
-    fn a_chain_begins_where_its_ring_enters_the_host() {
+    fn a_host_begins_where_its_ring_enters_it() {
         let ring = [0, 1, 2, 3, 4].map(Rank);
-        let chains = DeviceHeads::along(&ring, &[7, 9, 9, 7, 7]);
-        assert_eq!(chains, [vec![Rank(1), Rank(2)], vec![Rank(3), Rank(4), Rank(0)]]);
+        let hosts = DeviceHeads::along(&ring, &[7, 9, 9, 7, 7]);
+        assert_eq!(hosts, [vec![Rank(1), Rank(2)], vec![Rank(3), Rank(4), Rank(0)]]);
         assert_eq!(DeviceHeads::along(&ring, &[7; 5]), [ring.to_vec()]);
     }
 }

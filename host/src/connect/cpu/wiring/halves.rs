@@ -131,7 +131,7 @@ impl Wiring<'_> {
     /// The ranks of this one's host, from the head on.
     pub(in crate::connect::cpu) fn own_host(&self) -> &[Rank] {
         let rank = self.wanted.rank;
-        self.graph.hosts().iter().find(|chain| chain.contains(&rank)).map_or(&[], Vec::as_slice)
+        self.graph.hosts().iter().find(|host| host.contains(&rank)).map_or(&[], Vec::as_slice)
     }
 }
 

@@ -2,7 +2,7 @@
 //! launches are those of GPUs; the memory is the host's, and the kernels' algorithms run on a CPU.
 
 mod cases;
-mod chains;
+mod collnet;
 mod direct;
 mod graphs;
 mod outages;
@@ -11,7 +11,7 @@ mod scale;
 
 use super::*;
 use crate::bootstrap::{BootstrapConfig, InterfaceFilter, UniqueId};
-use crate::connect::collnet::{Chains, HeadListener, Heads, headed};
+use crate::connect::collnet::{HeadListener, Heads, HostRanks, headed};
 use crate::connect::gpu::connect::{all_parts, layout};
 use crate::connect::gpu::heads::{DeviceHeads, InHosts};
 use crate::connect::gpu::routes::{RouteSettings, Routes};
@@ -312,19 +312,19 @@ impl Scene {
     }
 
     /// What the heads find, if there is anything to find.
-    fn heads(&self, bootstrap: &Bootstrap, config: &mut NetConfig, chains: &[Chains]) -> Option<Heads> {
+    fn heads(&self, bootstrap: &Bootstrap, config: &mut NetConfig, all: &[HostRanks]) -> Option<Heads> {
         config.coll.own = Some(self.reducing.clone()?);
         let rank = bootstrap.rank();
-        let mine = match headed(chains, rank).count() {
+        let mine = match headed(all, rank).count() {
             0 => HeadListener::member(),
             count => HeadListener::listen(config, rank, &Locality::default(), count).unwrap(),
         };
-        Some(mine.gather(bootstrap, chains).unwrap())
+        Some(mine.gather(bootstrap, all).unwrap())
     }
 }
 
 /// The ranks of hosts on three channels: along the ring, against it, and along it. A host of several ranks has two heads.
-fn in_hosts(channels: &Channels, groups: &[u64]) -> Vec<Chains> {
+fn in_hosts(channels: &Channels, groups: &[u64]) -> Vec<HostRanks> {
     let there = channels.ring(0).to_vec();
     let back: Vec<Rank> = there.iter().rev().copied().collect();
     [&there, &back, &there].map(|ring| DeviceHeads::along(ring, groups)).to_vec()
