@@ -475,7 +475,7 @@ mod tests {
         assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_ok());
         context.health().note_left(Rank(1));
         assert!(visit_for(&context, LEFT_GRACE / 2, &mut polls).is_ok());
-        assert!(visit_for(&context, LEFT_GRACE * 2, &mut polls).is_err());
+        assert!(visit_for(&context, LEFT_GRACE * 40, &mut polls).is_err());
         assert_eq!(context.health().fault().map(|o| o.fault), Some(Fault::PeerLeft { rank: Rank(1) }));
     }
 
@@ -487,7 +487,9 @@ mod tests {
             let (context, mut polls) = (context(Duration::from_secs(60)), 0);
             let part = LastPart { sent, ..part };
             context.health().finalized().note(Rank(1), Finished { part, is_near: false });
-            assert_eq!(visit_for(&context, LAST_LOOKS * 4, &mut polls).is_err(), ends);
+            // Where it ends, it ends soon, but a machine may be busy.
+            let time = if ends { LAST_LOOKS * 400 } else { LAST_LOOKS * 4 };
+            assert_eq!(visit_for(&context, time, &mut polls).is_err(), ends);
             let found = context.health().fault().map(|outstanding| outstanding.fault);
             assert_eq!(found, ends.then_some(Fault::PeerFinalized { rank: Rank(1), collectives: 7 }));
         }
