@@ -10,13 +10,32 @@ use oxccl_shared::abi::{Func, SlotHeader};
 use oxccl_shared::algo::collnet::{self as schedule, BlockHop, BlockStep, Blocks, Owner};
 use oxccl_shared::algo::tree::{Turn, lag_max, pipeline};
 
-/// Runs `work` along these connections. The slots of its protocol contain nothing but elements, so that the network can add
+/// Runs `work`, of a function that the registry offers, along these connections.
+///
+/// # Safety
+/// 1. As [`super::run`].
+#[cfg_attr(not(feature = "cpu"), inline(always))]
+pub(crate) unsafe fn run<B: Block, P: Proto<B>>(
+    block: &B,
+    conns: Conns<'_>,
+    ends: &HostEnds<'_>,
+    work: &CollWork,
+) -> Result<(), Stop> {
+    match work.func {
+        // SAFETY: obligation 1 is passed on.
+        Func::AllReduce => unsafe { all_reduce::<B, P>(block, conns, ends, work) },
+        // SAFETY: obligation 1 is passed on.
+        _ => unsafe { blocks::<B, P>(block, conns, ends, work) },
+    }
+}
+
+/// Runs an all-reduce. The slots of its protocol contain nothing but elements, so that the network can add
 /// them.
 ///
 /// # Safety
 /// 1. As [`super::run`].
 #[cfg_attr(not(feature = "cpu"), inline(always))]
-pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
+unsafe fn all_reduce<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ends: &HostEnds<'_>,
@@ -54,12 +73,12 @@ pub(crate) unsafe fn all_reduce<B: Block, P: Proto<B>>(
     Ok(())
 }
 
-/// Runs `work`, a reduce-scatter or an all-gather, along these connections.
+/// Runs a reduce-scatter or an all-gather.
 ///
 /// # Safety
 /// 1. As [`super::run`].
 #[cfg_attr(not(feature = "cpu"), inline(always))]
-pub(crate) unsafe fn blocks<B: Block, P: Proto<B>>(
+unsafe fn blocks<B: Block, P: Proto<B>>(
     block: &B,
     conns: Conns<'_>,
     ends: &HostEnds<'_>,

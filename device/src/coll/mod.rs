@@ -91,29 +91,23 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
             tree::all_reduce::<B, P>(block, conns, ends.tree, work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::CollnetChain, _) => unsafe { through_network::<B, P>(block, conns, &ends.chain, work) },
+        (Algorithm::CollnetChain, Func::AllReduce | Func::ReduceScatter | Func::AllGather) => unsafe {
+            collnet::run::<B, P>(block, conns, &ends.chain, work)
+        },
         // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::CollnetDirect, _) => unsafe { through_network::<B, P>(block, conns, &ends.star, work) },
-        (Algorithm::TwoShot | Algorithm::TwoLevel | Algorithm::Tree, func) => {
+        (Algorithm::CollnetDirect, Func::AllReduce | Func::ReduceScatter | Func::AllGather) => unsafe {
+            collnet::run::<B, P>(block, conns, &ends.star, work)
+        },
+        (
+            Algorithm::TwoShot
+            | Algorithm::TwoLevel
+            | Algorithm::Tree
+            | Algorithm::CollnetChain
+            | Algorithm::CollnetDirect,
+            func,
+        ) => {
             unreachable!("{} of {func}: the registry offers no such thing", work.algorithm)
         }
     };
     P::close(block, conns, ran)
-}
-
-/// # Safety
-/// 1. As [`run`].
-unsafe fn through_network<B: Block, P: Proto<B>>(
-    block: &B,
-    conns: Conns<'_>,
-    ends: &HostEnds<'_>,
-    work: &CollWork,
-) -> Result<(), Stop> {
-    match work.func {
-        // SAFETY: obligations 1 and 2 are passed on.
-        Func::AllReduce => unsafe { collnet::all_reduce::<B, P>(block, conns, ends, work) },
-        // SAFETY: obligations 1 and 2 are passed on.
-        Func::ReduceScatter | Func::AllGather => unsafe { collnet::blocks::<B, P>(block, conns, ends, work) },
-        func => unreachable!("{} of {func}: the registry offers no such thing", work.algorithm),
-    }
 }

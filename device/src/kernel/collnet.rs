@@ -48,13 +48,8 @@ where
         owners: unsafe { slice::from_raw_parts(owners, nranks) },
     };
     let work = work::<_, P>(args, index, func, Algorithm::CollnetChain, T::DTYPE);
-    let ran = if func == Func::AllReduce {
-        // SAFETY: obligation 1.
-        unsafe { coll::collnet::all_reduce::<_, P>(&block, conns, &ends, &work) }
-    } else {
-        // SAFETY: obligation 1.
-        unsafe { coll::collnet::blocks::<_, P>(&block, conns, &ends, &work) }
-    };
+    // SAFETY: obligation 1.
+    let ran = unsafe { coll::collnet::run::<_, P>(&block, conns, &ends, &work) };
     if ran.is_ok() && block.leads() {
         // SAFETY: obligation 1.
         unsafe { save(conns, &args.launch, extent) };

@@ -213,8 +213,8 @@ impl CommHandle {
         match joined {
             None => self.0.cancel.cancel(),
             Some(joined) => {
-                // Held from now on: whoever sees the fault may drop the communicator, which says goodbye only once this is released. The
-                // others hear of the abort before.
+                // Another thread may see the fault and drop the communicator. It leaves only once nobody holds this, so that the
+                // other ranks hear of the abort first.
                 let watch = joined.watch.upgrade();
                 joined.health.fail(Fault::Aborted, None);
                 if let Some(watch) = watch {

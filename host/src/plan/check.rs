@@ -1,6 +1,6 @@
 //! Whether what the user orders can be had.
 
-use super::choose::{BY_STARS, HOPS, IN_LEVELS, IN_NETWORK};
+use super::choose::HOPS;
 use super::collnet::Unserved;
 use super::facts::Facts;
 use super::tuning::{Candidate, Candidates, Forced, Impossible};
@@ -63,12 +63,8 @@ impl Facts {
             }
         };
         let there = |func| {
-            let has_network = lacks.collnet.is_none() && lacks.unserved.iter().all(|(of, _)| *of != func);
-            Candidates::offered(func, on).that(|candidate| {
-                has_room(candidate.algorithm)
-                    && (has_network || !IN_NETWORK.has(candidate))
-                    && (lacks.stars.is_none() || !BY_STARS.has(candidate))
-                    && (lacks.levels.is_none() || !IN_LEVELS.has(candidate))
+            Candidates::offered(func, on).that(|Candidate { algorithm, .. }| {
+                has_room(algorithm) && lacks.why_not(func, algorithm).is_none()
             })
         };
         if !forced.is_deterministic() {

@@ -20,17 +20,17 @@ const BY_LINES: Candidates = Candidates::over(Connections::Mesh).and(Candidates:
 
 /// By chains, and by stars.
 const BY_CHAINS: Candidates = Candidates::over(Connections::Chain);
-pub(super) const BY_STARS: Candidates = Candidates::over(Connections::Star);
+const BY_STARS: Candidates = Candidates::over(Connections::Star);
 
 /// What needs a network that reduces.
-pub(super) const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
+const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
 
 /// Of hosts with many GPUs.
 const NO_ROOM_FOR_STARS: &str =
     "a host has more than 8 GPUs that share memory: collnetchain has no such limit";
 
 /// What needs hosts of equally many ranks.
-pub(super) const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
+const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 
 impl Facts {
     /// What a call could be carried out with.
@@ -310,7 +310,7 @@ impl Facts {
         }
     }
 
-    /// What a check of the user's orders is told of stars, once ranks know each other.
+    /// Why GPUs lack the stars that the user or a table names, if a network reduces.
     pub fn lack_of_stars(&self) -> Option<&'static str> {
         (self.star_channels == 0 && self.is_asked_for(Algorithm::CollnetDirect)).then_some(NO_ROOM_FOR_STARS)
     }

@@ -6,7 +6,7 @@
 use super::order::Operation;
 use oxccl_shared::abi::{Algorithm, Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
-use oxccl_shared::algo::collnet::{Blocks, Owner, Shape};
+use oxccl_shared::algo::collnet::{Blocks, Shape};
 use oxccl_shared::algo::mesh::peers;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -38,26 +38,23 @@ pub struct ProxyPlace {
 impl ProxyPlace {
     /// That of a rank of a host, whose ranks begin with the head; the network is not among the proxy's connections.
     pub fn of(shape: Shape, host: &[Rank], rank: Rank) -> ProxyPlace {
-        let Some(place) = shape.place(host, rank) else { return ProxyPlace::default() };
-        // Its own, and those of who is behind it.
-        let blocks = |rank: Rank| {
-            let is_behind = |other: &&Rank| Owner::of(shape, host, rank, **other).branch().is_some();
-            1 + host.iter().filter(is_behind).count() as u32
+        let Some(at) = host.iter().position(|other| *other == rank) else { return ProxyPlace::default() };
+        let place = shape.place(host, rank).unwrap_or_default();
+        // Those of the rank at a place, and of all behind it.
+        let blocks = |at: usize| match shape {
+            Shape::Star if at > 0 => 1,
+            Shape::Chain | Shape::Star => (host.len() - at) as u32,
         };
         ProxyPlace {
-            above: place.above.map(|above| (above, blocks(rank))),
-            below: place.below.iter().map(|below| (*below, blocks(*below))).collect(),
+            above: place.above.map(|above| (above, blocks(at))),
+            // They follow it in the host's list.
+            below: place.below.iter().copied().zip((at + 1..).map(blocks)).collect(),
         }
     }
 
     /// That of a head among so many ranks, of whose connections the proxy has the one to the network alone.
     pub fn of_head(next_head: Rank, nranks: u32) -> ProxyPlace {
         ProxyPlace { above: Some((next_head, nranks)), ..ProxyPlace::default() }
-    }
-
-    /// Whether a rank is a neighbour.
-    pub fn has(&self, peer: Rank) -> bool {
-        self.above.iter().chain(&self.below).any(|(rank, _)| *rank == peer)
     }
 }
 

@@ -104,13 +104,15 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    /// This rank's connections in its host: the mesh's, except the head's to the network.
+    /// This rank's connections in its host, if a network reduces: the mesh's, except the head's to the network.
     pub(super) fn host_places(&self, shape: Shape, send_to: &[u16], recv_from: &[u16]) -> HostPlaces {
+        if !matches!(self.reducing.collnet, Collnet::There(_)) {
+            return HostPlaces::default();
+        }
         let (host, me) = (self.own_host(), self.wanted.rank);
         let Some(place) = shape.place(host, me) else { return HostPlaces::default() };
         let [above_send, above_recv] = match place.above {
             Some(above) => [send_to[above.index()], recv_from[above.index()]],
-            // Without in-network reduction nothing goes there.
             None => self.reducing.places,
         };
         let all = (0..self.wanted.nranks).map(Rank);

@@ -268,7 +268,10 @@ impl<'a> Wiring<'a> {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         let steps = if inbound { nranks - 1 } else { 1 };
         let ConnKey::Channel(channel) = key else {
-            let is_beside = |shape| self.proxy_place(shape).has(peer);
+            let is_beside = |shape: Shape| {
+                let place = shape.place(self.own_host(), rank).unwrap_or_default();
+                place.above == Some(peer) || place.below.contains(&peer)
+            };
             return self.wanted.net.coll.enabled && (is_beside(Shape::Chain) || is_beside(Shape::Star));
         };
         channel < self.graph.ring_channels() && self.graph.along_ring(channel, rank, steps) == peer

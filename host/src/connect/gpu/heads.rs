@@ -7,9 +7,8 @@ use crate::connect::collnet::{HeadListener, Heads, HostRanks, headed};
 use crate::connect::vote::vote;
 use crate::net::{Locality, NetConfig};
 use crate::plan::{Collnet, Facts};
-use crate::topology::BusId;
-use crate::topology::Channels;
 use crate::topology::detect::Sysfs;
+use crate::topology::{BusId, Channels};
 use oxccl_shared::abi::{ConnLayout, KernelTree, Rank};
 use oxccl_shared::algo::collnet::{Owner, Shape};
 

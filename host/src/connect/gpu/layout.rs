@@ -113,8 +113,8 @@ impl DeviceLayout {
 
     /// The same with these chains and stars, whose slots are those of rings.
     pub fn with_heads(self, InHosts { chains, stars }: InHosts) -> DeviceLayout {
-        let chains = DeviceHeads { channels: chains, ..DeviceHeads::none(Shape::Chain, self.ring) };
-        let stars = DeviceHeads { channels: stars, ..DeviceHeads::none(Shape::Star, self.ring) };
+        let chains = DeviceHeads { channels: chains, ..self.chains };
+        let stars = DeviceHeads { channels: stars, ..self.stars };
         DeviceLayout { chains, stars, ..self }
     }
 

@@ -3,7 +3,7 @@
 use crate::connect::ConnectError;
 use crate::transport::{Allowed, PeerInfo};
 use oxccl_shared::abi::Rank;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The routes that the user allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +56,9 @@ impl Routes {
 
     /// The most ranks that share memory.
     pub fn group_max(&self) -> u32 {
-        let size = |group: &u64| self.0.iter().filter(|other| *other == group).count() as u32;
-        self.0.iter().map(size).max().unwrap_or(0)
+        let mut sizes = BTreeMap::new();
+        self.0.iter().for_each(|group| *sizes.entry(group).or_insert(0) += 1);
+        sizes.into_values().max().unwrap_or(0)
     }
 
     /// Whether any two ranks share memory.

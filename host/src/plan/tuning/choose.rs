@@ -99,7 +99,7 @@ impl Scope<'_> {
         }
         let is_named = |candidate: Candidate| self.forced.names_protocol(self.call.func, candidate.protocol);
         let row = self.row().map(|(_, row)| row.candidate);
-        // All that goes through a network that reduces is Simple: whoever names that protocol has not asked for the network.
+        // Only Simple goes through a network that reduces, so to name Simple is not to ask for the network.
         let by_protocol = |candidate: Candidate| {
             is_named(candidate) && !spec_of(candidate.algorithm).connections.has_network()
         };
