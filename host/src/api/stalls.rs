@@ -249,6 +249,7 @@ impl Stalls {
                 Act::Tell(notice) => tell(notice),
                 Act::Report(stall) => tracing::warn!("{}", self.line(&stall)),
                 Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall, self.has_failed())),
+                Act::CountAnew => self.running.get().into_iter().for_each(Running::count_anew),
             }
         }
     }
@@ -308,6 +309,11 @@ impl Running {
     fn polled(&self) -> Option<MutexGuard<'_, Polled>> {
         let polled = self.polled.as_ref()?;
         Some(polled.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count_anew(&self) {
+        self.probe.count_anew();
+        *self.window.lock().unwrap_or_else(PoisonError::into_inner) = LinkWindow::default();
     }
 
     /// How the links of a rank have been used whose call lasts. Each is a question to the kernel, and a rank may have thousands.

@@ -189,6 +189,11 @@ impl Health {
         Standing { lasted_ms: lasted.as_millis() as u64, idle, ..Standing::default() }
     }
 
+    /// Counts anew how the call under way divides its time.
+    pub fn count_anew(&self) {
+        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).begin_anew();
+    }
+
     /// Records that a rank has closed the communicator.
     pub fn note_left(&self, rank: Rank) {
         if let Some(word) = self.left.get(rank.index()) {

@@ -65,6 +65,9 @@ pub trait Probe: Send + Sync {
         false
     }
 
+    /// What stood still goes on: what counts how the operation under way divides its time begins anew.
+    fn count_anew(&self);
+
     /// Whether nobody says when a call is slow, so that it has to be asked from time to time.
     fn is_polled(&self) -> bool {
         false
@@ -88,5 +91,9 @@ impl Probe for Health {
 
     fn standing(&self) -> Standing {
         Health::standing(self)
+    }
+
+    fn count_anew(&self) {
+        Health::count_anew(self);
     }
 }

@@ -56,6 +56,8 @@ impl Probe for Gpu {
         false
     }
 
+    fn count_anew(&self) {}
+
     fn is_polled(&self) -> bool {
         true
     }

@@ -16,6 +16,8 @@ pub enum Act {
     Report(Stall),
     /// Log that a stall is over.
     Clear(Stall),
+    /// What stood still goes on: begin anew to count how the operation divides its time. A rank that was stopped for a while is not slow.
+    CountAnew,
 }
 
 /// The longest time between the first question and the report.
@@ -33,6 +35,8 @@ pub struct Detector {
     phase: Phase,
     /// The phase in which an operation that lasted was reported, while we ask why it does no more.
     lasting: Option<Phase>,
+    /// When an operation that stood still went on. It lasts from then on.
+    moves_since: Duration,
     said: Vec<Said>,
     answered: Option<Duration>,
     /// By rank: stalls in which it was at fault.
@@ -76,7 +80,8 @@ impl Detector {
         let said = vec![Said::default(); nranks as usize];
         let lead = (warn / 2).min(LEAD_MAX);
         let found = vec![0; nranks as usize];
-        Detector { me, warn, lead, phase: Phase::Calm, lasting: None, said, answered: None, found }
+        let (phase, moves_since) = (Phase::Calm, Duration::ZERO);
+        Detector { me, warn, lead, phase, lasting: None, moves_since, said, answered: None, found }
     }
 
     /// The stall that ranks know of.
@@ -112,6 +117,7 @@ impl Detector {
 
     /// This rank looks at itself. Returns when to look again, if before anything happens.
     pub fn look(&mut self, now: Duration, own: &Standing, acts: &mut Vec<Act>) -> Option<Duration> {
+        let own = &self.since_it_moves(now, own);
         self.go_on(own);
         match (self.phase, self.why(own)) {
             (Phase::Calm, Some(why)) => self.ask(now, own, (1, why), acts),
@@ -146,11 +152,26 @@ impl Detector {
             (Phase::Waiting { .. }, _) => {}
             (Phase::Reported { stall, ours: Some(begun) }, _) if self.is_over(&stall, begun, own) => {
                 acts.extend([Act::Clear(stall), Act::Tell(StallNotice::Over)]);
-                self.phase = Phase::Calm;
+                self.end(now, &stall, acts);
             }
             (Phase::Reported { .. }, _) => {}
         }
         self.next(now, own)
+    }
+
+    /// What a rank does, without the time before its operation stood still.
+    fn since_it_moves(&self, now: Duration, own: &Standing) -> Standing {
+        let moves_for = now.saturating_sub(self.moves_since).as_millis() as u64;
+        Standing { lasted_ms: own.lasted_ms.min(moves_for), ..*own }
+    }
+
+    /// A stall is over.
+    fn end(&mut self, now: Duration, stall: &Stall, acts: &mut Vec<Act>) {
+        self.phase = Phase::Calm;
+        if !stall.is_lasting() {
+            self.moves_since = now;
+            acts.push(Act::CountAnew);
+        }
     }
 
     /// What lasted, and did no more for a moment, is under way again or done: its report stands.
@@ -252,6 +273,7 @@ impl Detector {
         if from == self.me || from.index() >= self.said.len() {
             return;
         }
+        let own = &self.since_it_moves(now, own);
         match notice {
             StallNotice::Answer(standing) => self.said[from.index()].last = Some(standing),
             StallNotice::Ask(standing) => {
@@ -283,10 +305,11 @@ impl Detector {
                 self.lasting = None;
                 self.phase = Phase::Reported { stall, ours: None };
             }
-            StallNotice::Over if matches!(self.phase, Phase::Reported { ours: None, .. }) => {
-                self.phase = Phase::Calm;
+            StallNotice::Over => {
+                if let Phase::Reported { ours: None, stall } = self.phase {
+                    self.end(now, &stall, acts);
+                }
             }
-            StallNotice::Over => {}
         }
     }
 

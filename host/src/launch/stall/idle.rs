@@ -15,6 +15,11 @@ pub struct IdleWindow {
 }
 
 impl IdleWindow {
+    /// Another first look follows, of the call under way too.
+    pub fn begin_anew(&mut self) {
+        self.call = 0;
+    }
+
     /// How the rank has divided its time in the call of this index between the first look and now, in ticks of the counters. `None` at
     /// the first look.
     pub fn look(&mut self, call: u64, now: u64, traffic: &[Arc<Traffic>]) -> Option<Idle> {
@@ -54,5 +59,8 @@ mod tests {
         assert_eq!(busy, Some((0, 0)));
         traffic[0].waited(u64::MAX);
         assert_eq!(window.look(1, 7001, &traffic).map(|idle| idle.for_peer), Some(100));
+        window.begin_anew();
+        assert_eq!(window.look(1, 7002, &traffic), None);
+        assert_eq!(window.look(1, 7010, &traffic).map(|idle| idle.for_all), Some(0));
     }
 }

@@ -24,6 +24,8 @@ struct Job {
     ranks: Vec<One>,
     reports: Vec<(u32, Stall)>,
     cleared: Vec<u32>,
+    /// Who counts anew how its operation divides its time.
+    anew: Vec<u32>,
     notices: u32,
 }
 
@@ -42,7 +44,8 @@ impl Job {
             next: None,
         };
         let ranks = (0..nranks).map(one).collect();
-        Job { now: Duration::from_secs(1000), ranks, reports: Vec::new(), cleared: Vec::new(), notices: 0 }
+        let (reports, cleared, anew) = (Vec::new(), Vec::new(), Vec::new());
+        Job { now: Duration::from_secs(1000), ranks, reports, cleared, anew, notices: 0 }
     }
 
     fn waits(&mut self, rank: u32, seq: u64, peer: u32) {
@@ -87,6 +90,7 @@ impl Job {
             match act {
                 Act::Report(stall) => self.reports.push((from as u32, stall)),
                 Act::Clear(_) => self.cleared.push(from as u32),
+                Act::CountAnew => self.anew.push(from as u32),
                 Act::Tell(notice) => {
                     self.notices += 1;
                     for to in 0..self.ranks.len() {
@@ -240,6 +244,33 @@ fn an_operation_that_goes_on_and_lasts_names_the_slow_rank_once() {
     job.pass(WARN);
     assert_eq!((job.reports.len(), job.cleared.len()), (1, 1));
     assert!(job.ranks.iter().all(|rank| rank.detector.stall().is_none()));
+}
+
+/// Its process was stopped, and all others waited for it most of the time so far.
+#[test]
+fn a_rank_that_was_stopped_for_a_while_is_not_called_slow_afterwards() {
+    let mut job = Job::new(3);
+    let begin = job.now;
+    let all = [(0, 2, 95), (1, 0, 95), (2, 1, 8)];
+    all.iter().for_each(|at| job.lasts(at.0, 7, at.1, at.2));
+    job.ranks[2].is_stopped = true;
+    (0..2).for_each(|rank| job.waits(rank, 7, 2));
+    job.pass(WARN + 100 * MS);
+    assert_eq!(job.found(), [(StallClass::NoAnswer, 2, 0)]);
+    // Found and Over reach it when it runs again.
+    job.ranks[2].is_stopped = false;
+    let stall = StallNotice::Found(job.reports[0].1);
+    let own = job.own(2);
+    job.ranks[2].detector.heard(job.now, Rank(0), stall, &own, &mut Vec::new());
+    all.iter().for_each(|at| job.lasts(at.0, 7, at.1, at.2));
+    job.ranks.iter_mut().for_each(|one| one.lasts_since = Some(begin));
+    job.pass(WARN / 2);
+    assert_eq!((job.cleared.len(), job.anew.len()), (1, 3), "all count anew");
+    job.pass(WARN / 2 - 300 * MS);
+    assert_eq!(job.reports.len(), 1, "nothing yet to go by");
+    job.pass(WARN);
+    assert_eq!(job.found()[1..], [(StallClass::Slow, 2, 0)], "it is slow all the same");
+    assert_eq!(job.anew.len(), 3);
 }
 
 /// As when a slow link loses its last packets: it does no more, for less than the warn time.

@@ -65,6 +65,11 @@ impl Samples {
         false
     }
 
+    /// The next look is a first one, of the operation under way too.
+    pub fn begin_anew(&mut self) {
+        self.call = None;
+    }
+
     fn begin(&mut self) {
         (self.time, self.last) = (Duration::ZERO, None);
         self.waited.clear();
@@ -170,6 +175,17 @@ mod tests {
         }
         assert_eq!(samples.last(7).map(|stands| stands.launch), Some(4));
         assert_eq!(samples.idle(7).map(|idle| idle.for_peer), Some(100));
+    }
+
+    #[test]
+    fn what_was_waited_before_counting_began_anew_says_nothing() {
+        let mut samples = looked(ASLEEP, 9);
+        samples.begin_anew();
+        assert_eq!(samples.idle(7), None);
+        for at in 0..20 {
+            samples.look(7, ASLEEP, [wrote(1, 300, 1200 + at)].into_iter());
+        }
+        assert_eq!(samples.idle(7).map(|idle| idle.for_peer), Some(10), "1 of 10 ms, from the first look on");
     }
 
     #[test]

@@ -141,6 +141,10 @@ impl Probe for KernelProbe {
         samples.look(done, slept, monitor.stands())
     }
 
+    fn count_anew(&self) {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner).begin_anew();
+    }
+
     fn is_polled(&self) -> bool {
         true
     }
