@@ -149,6 +149,12 @@ impl Program {
                 self.hang = Some(joined.hang()?);
                 Ok(())
             }
+            // One call after the other until one fails: `forever=CALL:COUNT`.
+            "forever" => joined.forever(&arg.replace(':', "=")),
+            // Calls whose results are looked at.
+            "check" => joined.check(),
+            // Goes on with the ranks that live.
+            "shrink" => self.shrink(),
             "drop" => {
                 self.graph = None;
                 self.joined = None;
@@ -156,6 +162,16 @@ impl Program {
             }
             _ => Err(format!("there is no step {step}").into()),
         }
+    }
+}
+
+impl Program {
+    fn shrink(&mut self) -> StepResult {
+        let start = Instant::now();
+        let joined = self.joined.as_mut().ok_or("there is no communicator")?;
+        joined.comm = joined.comm.shrink_to_living()?;
+        println!("shrunk {} {} {}", joined.comm.rank(), joined.comm.size(), start.elapsed().as_micros());
+        Ok(())
     }
 }
 
@@ -197,6 +213,38 @@ impl Joined {
             })?,
             _ => return Err(format!("there is no call {step}").into()),
         }
+        Ok(())
+    }
+
+    fn forever(&self, call: &str) -> StepResult {
+        for round in 0u64.. {
+            self.enqueue(call)?;
+            self.wait()?;
+            if round == 0 {
+                println!("looping");
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums of ranks' numbers, which are exact: of few elements and of many.
+    fn check(&self) -> StepResult {
+        let (me, n) = (self.comm.rank(), self.comm.size());
+        let expected = (n * (n + 1) / 2) as f32;
+        for count in [5, 3_000, 700_001] {
+            let mut host = vec![(me + 1) as f32; count];
+            let (at, bytes) = (self.memory.address(), size_of_val(&host[..]));
+            // SAFETY: as long as the memory's beginning, and both live until the stream has been waited for.
+            unsafe { self.stream.by_ref().copy_to_device(at, host.as_ptr().cast(), bytes)? };
+            self.enqueue(&format!("all-reduce={count}"))?;
+            // SAFETY: as above.
+            unsafe { self.stream.by_ref().copy_to_host(host.as_mut_ptr().cast(), at, bytes)? };
+            self.wait()?;
+            if let Some(wrong) = host.iter().find(|value| **value != expected) {
+                return Err(format!("an all-reduce of {count} has {wrong} instead of {expected}").into());
+            }
+        }
+        println!("checked");
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Collectives between GPUs, byte for byte against the oracle. For machines with two GPUs or more, or with one that ranks share
 //! (`OXCCL_DUPLICATE_GPUS=1`).
 
+mod launch;
 mod matrix;
 mod processes;
 mod trees;
@@ -12,6 +13,7 @@ mod short;
 mod splits;
 mod faults;
 mod campaign;
+mod survivors;
 mod net;
 mod net_graphs;
 mod collnet;

@@ -1,14 +1,14 @@
 //! One random fault of a job of ranks on GPUs, and whether what the ranks say of it is right.
 
+use super::super::launch::launch;
 use super::what::What;
-use oxccl_tests::devices::{gpus, ranks_max};
+use oxccl_tests::devices::ranks_max;
 use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Failure, Job, Launch, SOON};
 use oxccl_tests::random::Random;
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const WARN: Duration = Duration::from_secs(1);
@@ -80,21 +80,14 @@ impl Fault {
     fn launch(&self) -> Launch {
         let warn = WARN.as_secs_f64().to_string();
         // What must fail in the end fails soon.
-        let launch =
-            Launch::new(program(), self.nranks).env("OXCCL_STALL_WARN", &warn).env("OXCCL_TIMEOUT", "20");
-        let from_here = ["OXCCL_PTX_PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OXCCL_DUPLICATE_GPUS"];
-        let launch = from_here.iter().fold(launch, |launch, name| match std::env::var(name) {
-            Ok(value) => launch.env(name, &value),
-            Err(_) => launch,
-        });
+        let launch = launch(self.nranks).env("OXCCL_STALL_WARN", &warn).env("OXCCL_TIMEOUT", "20");
         let launch = if self.is_net { launch.env("NCCL_NET", "Socket") } else { launch };
         // A rank that runs for a moment comes no further than its peers' slots let it.
-        let launch = if self.what == What::Slow {
+        if self.what == What::Slow {
             launch.env("NCCL_ALGO", "ring").env("NCCL_BUFFSIZE", "262144")
         } else {
             launch
-        };
-        if self.nranks > gpus() { launch.env("OXCCL_DUPLICATE_GPUS", "1") } else { launch }
+        }
     }
 
     fn start(&self) -> Job {
@@ -287,14 +280,4 @@ impl fmt::Display for Fault {
         let over = if *is_net { "sockets" } else { "the host" };
         write!(f, "{what:?} of rank {rank} of {nranks} over {over} in {}", calls.join(" "))
     }
-}
-
-/// The program that is a rank: beside this one, where both were copied, else where it was built.
-fn program() -> &'static str {
-    let name = "oxccl-gpu-rank";
-    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(|folder| folder.join(name)));
-    let found = beside
-        .filter(|path| path.exists())
-        .unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_oxccl-gpu-rank")));
-    Box::leak(found.to_string_lossy().into_owned().into_boxed_str())
 }
