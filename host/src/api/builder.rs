@@ -15,6 +15,7 @@ use crate::bootstrap::{Bootstrap, UniqueId, Watch};
 use crate::connect::ConnectError;
 use crate::gpu::bundle::Bundle;
 use crate::launch::{CustomAlgorithm, Engine, Health, StreamMachine, in_flight};
+use crate::log::Laps;
 use crate::machine::cpu::Cpu;
 use crate::machine::cuda::Cuda;
 use crate::net::warn_of_names;
@@ -444,7 +445,9 @@ pub(super) fn assemble<M: Init>(
     asked::list(handle, &config);
     let started = Instant::now();
     let tuner = Plugin::find(&config.tuner, &config.net.plugins);
+    let mut laps = Laps::start(rank);
     let agreed = agree_on_algorithms(&bootstrap, &config, tuner.as_deref()).map_err(Error::from);
+    laps.done("algorithms agreed");
     let connected = match agreed.and_then(|()| M::connect(&bootstrap, &config, unit)) {
         Ok(connected) => connected,
         Err(error) => {

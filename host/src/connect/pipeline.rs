@@ -4,6 +4,7 @@ use super::error::ConnectError;
 use super::settings::{self, Setting};
 use super::vote::{agree, vote};
 use crate::bootstrap::Bootstrap;
+use crate::log::Laps;
 use crate::transport::PeerInfo;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -92,23 +93,31 @@ pub(crate) trait Steps {
 /// # Errors
 /// The same step fails on every rank: on the rank at fault with its own error, elsewhere with one that names it.
 pub(crate) fn connect<S: Steps>(bootstrap: &Bootstrap, steps: &S) -> Result<S::Connected, ConnectError> {
+    let mut laps = Laps::start(bootstrap.rank());
     let ranks = meet(bootstrap, steps)?;
+    laps.done("ranks met");
     // A rank may have come farther than this one before it died: it has passed votes that this one sees fail.
     let peers = ranks.peers.clone();
-    take(bootstrap, steps, ranks).inspect_err(|_| steps.give_up(&peers))
+    take(bootstrap, steps, ranks, laps).inspect_err(|_| steps.give_up(&peers))
 }
 
 fn take<S: Steps>(
     bootstrap: &Bootstrap,
     steps: &S,
     ranks: Ranks<S::Unit>,
+    mut laps: Laps,
 ) -> Result<S::Connected, ConnectError> {
     // All ranks see the same settings, but must not leave before all others have seen them.
     let settings = settings::compare(bootstrap, &ranks.peers, steps.settings());
     vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank(), &ranks)))?;
+    laps.done("settings compared");
     let plan = steps.plan(bootstrap, ranks)?;
+    laps.done("planned");
     let memory = steps.share(bootstrap, plan)?;
-    steps.connect(bootstrap, memory)
+    laps.done("memory shared");
+    let connected = steps.connect(bootstrap, memory)?;
+    laps.done("connected");
+    Ok(connected)
 }
 
 /// Every rank learns what every rank says of itself.

@@ -5,8 +5,10 @@
 
 mod settings;
 mod line;
+mod laps;
 mod subscriber;
 
+pub(crate) use laps::Laps;
 pub(crate) use line::host_name;
 pub use line::on_device;
 pub use settings::{Level, LogSettings, Subsystems};

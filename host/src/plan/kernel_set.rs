@@ -31,6 +31,15 @@ impl Facts {
 
     /// Every kernel that a call may need, and the threads of its blocks.
     pub fn kernel_set(&self) -> Vec<(Kernel, u32)> {
+        self.kernels_of(self.nranks)
+    }
+
+    /// The same of these ranks without one: some numbers of ranks have kernels of their own.
+    pub fn kernel_set_of_survivors(&self) -> Vec<(Kernel, u32)> {
+        self.kernels_of(self.nranks - 1)
+    }
+
+    fn kernels_of(&self, nranks: u32) -> Vec<(Kernel, u32)> {
         let mut kernels: Vec<(Kernel, u32)> = message_kernels(self).collect();
         for (func, dtype) in
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
@@ -42,7 +51,7 @@ impl Facts {
             for candidate in self.known(func).iter() {
                 if calls().any(|call| self.connected(&call).has(candidate)) {
                     let Candidate { algorithm, protocol } = candidate;
-                    let kernel = Kernel::of(func, algorithm, protocol, dtype, self.nranks);
+                    let kernel = Kernel::of(func, algorithm, protocol, dtype, nranks);
                     kernels.push((kernel, self.threads_of(&kernel)));
                 }
             }
@@ -78,6 +87,20 @@ mod tests {
         let lines = "oxccl_all_gather_ring_ll128".to_owned();
         assert!(four.contains(&lines) && !wide.contains(&lines));
         assert!(!four.iter().any(|name| name.contains("shot2") || name.contains("tree")));
+        let survivors = |nranks| -> Vec<Kernel> {
+            facts(nranks, 90, false).kernel_set_of_survivors().into_iter().map(|(kernel, _)| kernel).collect()
+        };
+        let loads = |nranks| -> Vec<Kernel> {
+            facts(nranks, 90, false).kernel_set().into_iter().map(|(kernel, _)| kernel).collect()
+        };
+        for nranks in 3..=9 {
+            assert_eq!(
+                survivors(nranks),
+                loads(nranks - 1),
+                "a shrunk communicator of {nranks} ranks loads nothing"
+            );
+        }
+        assert_ne!(survivors(4), loads(4));
         assert_eq!(four.len(), four.iter().collect::<std::collections::HashSet<_>>().len());
     }
 }

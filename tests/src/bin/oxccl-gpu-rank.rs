@@ -1,6 +1,6 @@
 //! Layer: tests, a program beside them.
 //! Takes: `RANK NRANKS ID STEP...` as `oxccl-rank` does (`create` makes an ID and prints it), with the steps of [`Program::step`]. Its GPU is the one of its rank's number, or
-//! they take turns.
+//! they take turns. `OXCCL_TEST_LOG`: the log's level.
 //! Gives: the same lines.
 //! Never: outlives the process that started it.
 
@@ -47,7 +47,10 @@ fn main() -> ExitCode {
     {
         return ExitCode::from(3);
     }
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let level = std::env::var("OXCCL_TEST_LOG").ok().and_then(|level| level.parse().ok());
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(tracing_subscriber::filter::LevelFilter::INFO));
+    log.with_writer(std::io::stderr).with_ansi(false).init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [rank, nranks, id, steps @ ..] = args.as_slice() else {
         eprintln!("usage: oxccl-gpu-rank RANK NRANKS ID STEP...");

@@ -11,6 +11,7 @@ use crate::connect::gpu::{DeviceConnected, DeviceLayout, DeviceWanted, Parts, Pa
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Notify, RunError};
+use crate::log::Laps;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{
     Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Stream, Tiles, side_stream,
@@ -64,7 +65,9 @@ impl Init for Cuda {
     fn connect(bootstrap: &Bootstrap, config: &Config, ordinal: u32) -> Result<ConnectedGpu, Error> {
         let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
         crate::log::on_device(ordinal);
+        let mut laps = Laps::start(rank);
         let opened = open(rank, ordinal, config);
+        laps.done("GPU opened");
         let settings = config.must_agree_on_gpus();
         let info = this_process(bootstrap, config, &settings)?;
         let wanted = DeviceWanted {
@@ -103,6 +106,7 @@ impl Init for Cuda {
 
     fn start(connected: ConnectedGpu, joined: &Joined<'_>) -> Result<Started<Cuda>, Error> {
         let Joined { rank, nranks, config, health, .. } = *joined;
+        let mut laps = Laps::start(rank);
         let ConnectedGpu { device, side, kernels, connected } = connected;
         let memory = memory_use(rank, &connected);
         let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
@@ -111,7 +115,12 @@ impl Init for Cuda {
         // A rank that is alone seldom needs a kernel.
         let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
         // A plugin may want others than plans choose without it.
+        let is_first = kernels.has_none();
         let has_all_kernels = nranks > 1 && !tuner.is_there() && kernels.load_all(&facts.kernel_set(), forms);
+        if is_first && has_all_kernels && nranks > 2 {
+            kernels.load_spare(&facts.kernel_set_of_survivors(), forms);
+        }
+        laps.done("kernels loaded");
         let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {
             rank,
             nranks,
@@ -154,6 +163,7 @@ impl Init for Cuda {
             starts_early,
         });
         let mut machine = machine.map_err(failed)?;
+        laps.done("machine made");
         let (gpu, says) = (Arc::new(device.clone()), joined.teller());
         let say = Box::new(move |note: &[u8]| says.say(note));
         parts.open(PartsOpen { device: gpu, health: health.clone(), notify, say });

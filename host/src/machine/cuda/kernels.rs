@@ -108,6 +108,22 @@ impl DeviceKernels {
         }
     }
 
+    /// Loads these kernels as well, for a communicator that may follow: survivors of a death are in a hurry. Those that cannot be loaded
+    /// are tried again when they are needed.
+    pub fn load_spare(&self, kernels: &[(Kernel, u32)], forms: Forms) {
+        let _bound = self.device.bind().ok();
+        for (id, threads) in kernels {
+            if self.load(&mut self.loaded(), *id, *threads, forms).is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Whether none has been loaded yet: a process has no communicator on the GPU so far.
+    pub fn has_none(&self) -> bool {
+        self.loaded().functions.is_empty()
+    }
+
     /// Loads those of these kernels that the bundle has in one of these forms. A kernel that cannot be loaded is an error of the call that
     /// needs it.
     ///

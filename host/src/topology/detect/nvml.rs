@@ -11,8 +11,9 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use oxccl_shared::abi::Rank;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use thiserror::Error;
 
 /// Why NVML gives no answer.
@@ -57,11 +58,26 @@ fn library() -> Result<&'static Nvml, NvmlError> {
     NVML.get_or_init(load).as_ref().map_err(|message| NvmlError::Load(message.clone()))
 }
 
-/// The GPU at an address, and the GPUs of the host whose memory it may not access.
+/// What a GPU is, and the GPUs of the host whose memory it may not access.
+type Known = (GpuFacts, Vec<BusId>);
+
+/// The GPU at an address, and the GPUs of the host whose memory it may not access. Asked once: each of some 50 questions goes to the GPU's
+/// firmware, and a rank that goes on after a death is in a hurry.
 ///
 /// # Errors
 /// As for [`gpus`].
-pub fn gpu(bus_id: BusId) -> Result<(GpuFacts, Vec<BusId>), NvmlError> {
+pub fn gpu(bus_id: BusId) -> Result<Known, NvmlError> {
+    static KNOWN: Mutex<BTreeMap<BusId, Known>> = Mutex::new(BTreeMap::new());
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = lock().get(&bus_id) {
+        return Ok(known.clone());
+    }
+    let known = ask(bus_id)?;
+    lock().insert(bus_id, known.clone());
+    Ok(known)
+}
+
+fn ask(bus_id: BusId) -> Result<Known, NvmlError> {
     let nvml = library()?;
     let address = bus_id.to_string();
     let unknown =

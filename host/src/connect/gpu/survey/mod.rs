@@ -23,6 +23,7 @@ pub use wanted::SurveyWanted;
 use crate::bootstrap::Bootstrap;
 use crate::connect::ConnectError;
 use crate::connect::vote::{agree, vote};
+use crate::log::Laps;
 use crate::topology::detect::{Found, Own};
 use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, Channels, Gate, Inventory, agree as agree_on};
@@ -54,7 +55,9 @@ pub struct Survey {
 /// On every rank: on the rank at fault its own error, elsewhere one that names it.
 pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey, ConnectError> {
     let (rank, start) = (bootstrap.rank(), Instant::now());
+    let mut laps = Laps::start(rank);
     let found = look(rank, wanted).map(|found| found.map_or(Vec::new(), |found| found.to_bytes()));
+    laps.done("this GPU's machine looked at");
     let found = agree(bootstrap, found.map_err(ConnectError::from))?;
     let host = wanted.hosts[rank.index()];
     let ranks: Vec<Rank> = (0..)
@@ -69,6 +72,7 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
         Ok(machine)
     });
     let said = machine.as_ref().map(|machine| machine.summary().to_bytes(is_first));
+    laps.done("channels of this host searched");
     let said = agree(bootstrap, said.map_err(|error| error.clone().into()))?;
     let machine = machine?;
     let joined = agree_on(&said, wanted.hosts).map_err(|error| ConnectError::from(SurveyError::from(error)));
