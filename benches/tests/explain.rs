@@ -44,6 +44,21 @@ fn dgx1v() {
     );
 }
 
+/// Between GPUs that NVLink joins, the fastest all-reduces up to some megabytes reduce by rank anyway: one order costs nothing there.
+#[test]
+fn one_order_is_the_default_where_nvlink_reaches() {
+    let chosen = |size: &str, how: &str| {
+        let text = said(&topo(&format!("--file h200x4.xml --explain all-reduce {size} {how}")));
+        let line = text.lines().find(|line| line.starts_with("chosen: "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    for size in ["8", "1K", "16K", "64K", "128K", "192K", "256K", "512K", "1M", "4M"] {
+        assert_eq!(chosen(size, "--deterministic"), chosen(size, ""), "{size}");
+    }
+    let (ordered, fastest) = (chosen("1G", "--deterministic"), chosen("1G", ""));
+    assert!(ordered.contains("twoshot") && fastest.contains("ring"), "{ordered}, {fastest}");
+}
+
 /// Two of eight GPUs have the links between them, and not those of all.
 #[test]
 fn some_of_the_ranks() {

@@ -51,6 +51,9 @@ pub struct TopoArgs {
     /// With --explain: protocols, as NCCL_PROTO has them.
     #[arg(long, value_name = "LIST", requires = "explain")]
     pub proto: Option<String>,
+    /// With --explain: results have the same bits whatever the length, as with OXCCL_DETERMINISTIC=1.
+    #[arg(long, requires = "explain")]
+    pub deterministic: bool,
     /// With --explain: a tuning file, as OXCCL_TUNE_FILE names one.
     #[arg(long, value_name = "FILE", requires = "explain")]
     pub tune: Option<PathBuf>,

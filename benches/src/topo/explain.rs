@@ -195,7 +195,7 @@ fn call(args: &TopoArgs, ranks: u32) -> Result<Call, ExplainError> {
 }
 
 fn forced(args: &TopoArgs) -> Result<Forced, ExplainError> {
-    let mut forced = Forced::default();
+    let mut forced = Forced::default().deterministic(args.deterministic);
     let failed = |option, value: &String| {
         let value = value.clone();
         move |error| ExplainError::List { option, value, error }
