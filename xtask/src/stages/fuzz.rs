@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Of each target in `cargo xtask test`.
-const SHORT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_secs(10);
 const FUZZ_DIR: &str = "tests/fuzz";
 
 /// cargo-fuzz's flags: coverage counters for libFuzzer, comparisons and stack depth for its guidance, AddressSanitizer.

@@ -86,7 +86,7 @@ const STAGES: &[Stage] = &[
         softroce::tests,
         "InfiniBand over software RoCE, in an emulated guest (40 s, 45 s more to fetch it once)",
     ),
-    Stage::new("fuzz", fuzz::short, "every fuzz target for 20 s").beside_others(),
+    Stage::new("fuzz", fuzz::short, "every fuzz target for 10 s").beside_others(),
     Stage::new("ptx", ptx::all, "the GPU kernels: built, assembled, checked; golden tests").beside_others(),
     Stage::new("amdgcn", amdgcn::all, "kernels for AMD GPUs: built and checked, not run; golden tests")
         .beside_others(),

@@ -122,7 +122,8 @@ fn a_lost_connection_stops_kernels_and_is_named() {
         let rung = Arc::new(Mutex::new(false));
         let bell = rung.clone();
         player.health.set_alarm(move || *bell.lock().unwrap() = true);
-        assert!(player.collective(&call(Func::Broadcast, 100_000), 2).is_err());
+        // More than all slots and sockets take, so that the kernel waits, whenever the proxy sees the end.
+        assert!(player.collective(&call(Func::Broadcast, 20 << 20), 2).is_err());
         assert!(*rung.lock().unwrap(), "kernels of a GPU are stopped by the alarm");
         *told.lock().unwrap() = player.health.fault();
     });
