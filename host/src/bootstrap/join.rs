@@ -115,7 +115,12 @@ pub(crate) fn register(
     config: &BootstrapConfig,
     cancel: &Cancel,
 ) -> Result<Assigned, BootstrapError> {
-    let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
+    // Of an id that was not created beforehand rank 0's process runs the root.
+    let runs_root = (id.kind() != RootKind::Created).then_some(Rank(0));
+    let lost = |_: io::Error| match runs_root {
+        Some(rank) => BootstrapError::PeerLost { rank },
+        None => BootstrapError::RootLost { addr: id.root_addr() },
+    };
     // The root names the missing ranks when this rank's timeout is over, or another's: leave it the time to report them.
     let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
     let deadline = Deadline::after(patience).or_cancelled(cancel);
@@ -126,7 +131,7 @@ pub(crate) fn register(
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "waiting for the root to say that all ranks have come",
-            ranks: RankList::default(),
+            ranks: runs_root.into_iter().collect(),
             waited: deadline.waited(),
         },
         io::ErrorKind::InvalidData => {
