@@ -3,6 +3,7 @@
 use oxccl_tests::process::{Job, Launch, SOON};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const RANK: &str = env!("CARGO_BIN_EXE_oxccl-rank");
 
@@ -52,6 +53,33 @@ fn by_hand() {
                 (variable, meeting.clone()),
             ]
         });
+    }
+}
+
+/// Rank 0's process runs the root: what the others know is that this rank is gone, or does not answer. They named nobody.
+#[test]
+fn rank_0_is_named_where_it_dies_or_stands_still_while_ranks_come() {
+    use rustix::process::Signal;
+    for (signal, kind) in [(Signal::KILL, "PeerDied"), (Signal::STOP, "Timeout")] {
+        let port = free_port();
+        let launch = |rank: u32| {
+            Launch::without_id(RANK, 99)
+                .id("env")
+                .env("OXCCL_RANK", &rank.to_string())
+                .env("OXCCL_NRANKS", "4")
+                .env("OXCCL_COMM_ID", &format!("127.0.0.1:{port}"))
+                .env("OXCCL_BOOTSTRAP_TIMEOUT", "1.5")
+        };
+        let mut job = Job::new();
+        (0..3).for_each(|rank| job.ranks.push(launch(rank).spawn(rank, "join drop tidy")));
+        // Rank 3 does not come.
+        std::thread::sleep(Duration::from_millis(700));
+        job.ranks[0].signal(signal);
+        for rank in &mut job.ranks[1..] {
+            let failure = rank.failure(SOON);
+            assert_eq!((failure.kind.as_str(), &failure.guilty[..]), (kind, &[0][..]), "{failure:?}");
+        }
+        job.ranks[0].kill();
     }
 }
 

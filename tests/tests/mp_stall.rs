@@ -166,6 +166,37 @@ fn a_rank_that_never_enters_is_named_with_what_it_did_last() {
     }
 }
 
+/// Which of a program's many calls of one kind it is, the number that the program gave it says.
+#[test]
+fn the_callers_tag_is_in_the_report_and_in_the_status() {
+    let mut job = launch(3, "shm").start_each(|rank| {
+        let late = if rank == 1 { "ask " } else { "" };
+        format!(
+            "join watch-stall tag=41 all-reduce=10 tag={} {late}all-reduce=10 sleep=300 drop",
+            7000 + rank
+        )
+    });
+    job.ranks[1].line("step ask", SOON);
+    expect_stall(&mut job, 1, ("MissingEnter", 1, 1, "all_reduce"), Instant::now());
+    for rank in [0, 2] {
+        let all = oxccl::status::ask::processes().unwrap();
+        let process = all.into_iter().find(|found| found.pid == job.ranks[rank].pid()).expect("it listens");
+        let report = process.status(8, Duration::ZERO, SOON).unwrap();
+        let communicator = &report.communicators[0];
+        let tag = communicator.during.as_ref().and_then(|during| during.tag);
+        assert_eq!(tag, Some(7000 + rank as u64), "{communicator:?}");
+        let recent: Vec<_> = communicator.recent.iter().map(|record| record.operation.tag).collect();
+        assert_eq!(recent, [Some(41), tag]);
+    }
+    job.ranks[1].say("go on");
+    expect_over(&mut job, 1);
+    job.all_succeed();
+    let texts: Vec<String> = job.ranks.iter().map(|rank| rank.errors().to_owned()).collect();
+    let texts = texts.concat();
+    let named = ["(operation 1) [tag 7000]", "(operation 1) [tag 7002]"];
+    assert!(named.iter().any(|tag| texts.contains(tag)), "{texts}");
+}
+
 /// It ends its loop early, and then waits for something else.
 #[test]
 fn a_rank_that_makes_no_call_at_all_is_named() {

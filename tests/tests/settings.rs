@@ -19,6 +19,7 @@ const ROWS: &[Row] = &[
     Row(&[("NCCL_RAS_ADDR", "[::1]:9999")], |c| c.ras = Some("[::1]:9999".into())),
     Row(&[("OXCCL_FLIGHT_FILE", "/x/rank_")], |c| c.flight_file = Some("/x/rank_".into())),
     Row(&[("OXCCL_FLIGHT_SIGNAL", "1")], |c| c.flight_signal = true),
+    Row(&[("OXCCL_FLIGHT_TIMES", "1")], |c| c.flight_times = true),
     Row(&[("OXCCL_OUTAGE", "7")], |c| {
         c.bootstrap.peer_dead_after = Duration::from_secs(7);
         c.net.socket.peer_dead_after = c.bootstrap.peer_dead_after;

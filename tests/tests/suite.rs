@@ -14,6 +14,7 @@ mod stream_order;
 mod profilers;
 mod tuners;
 mod kernels_by_need;
+mod marks;
 mod refused_launches;
 mod net;
 mod mp_collectives;

@@ -135,6 +135,9 @@ fn operation(op: &OperationReport) -> String {
     if !matches!(op.function.as_str(), "send" | "recv") {
         let _ = write!(text, " (operation {})", op.seq);
     }
+    if let Some(tag) = op.tag {
+        let _ = write!(text, " [tag {tag}]");
+    }
     text
 }
 

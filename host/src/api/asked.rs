@@ -4,7 +4,7 @@ use super::config::Config;
 use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
 use crate::bootstrap::{Counts, Searches};
-use crate::launch::{Health, Notice, RECORDS};
+use crate::launch::{Health, Mark, Notice, RECORDS};
 use crate::status::{
     CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
     Subject, TotalReport, register, told,
@@ -81,11 +81,11 @@ impl Subject for Asked {
 
     fn records(&self) -> Records {
         match self.handle.inside() {
-            Some((health, stalls, _)) => Records {
-                list: health.recorder().latest(RECORDS),
-                done: stalls.standing().done,
-                is_stream: stalls.is_polled(),
-            },
+            Some((health, stalls, _)) => {
+                let mut list = health.recorder().latest(RECORDS);
+                stalls.add_times(&mut list);
+                Records { list, done: stalls.standing().done, is_stream: stalls.is_polled() }
+            }
             None => Records::default(),
         }
     }
@@ -115,15 +115,16 @@ impl Subject for Asked {
 fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recent_max: usize) {
     let standing = stalls.standing();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64;
-    let recent = health.recorder().latest(recent_max.max(1));
+    let mut recent = health.recorder().latest(recent_max.max(1));
     let under_way = recent.last().filter(|last| last.ended_ns.is_none());
     stalls.name().clone_into(&mut report.name);
     report.id = format!("{:016x}", stalls.number());
     (report.begun, report.done) = (standing.begun, standing.done);
     // The recorder knows of messages too.
     let under_way = under_way.filter(|_| standing.during.is_some() || standing.done < standing.begun);
-    let during = under_way.map(|found| found.record).or(standing.during);
-    report.during = during.as_ref().map(OperationReport::from);
+    let during = under_way.map(|found| (found.record, found.mark));
+    let during = during.or(standing.during.map(|during| (during, standing.mark)));
+    report.during = during.map(OperationReport::from);
     report.during_ms = under_way.map(|found| now.saturating_sub(found.began_ns) / 1_000_000);
     report.waits_for = standing.waits_for.map(|rank| rank.0);
     report.waited_ms = standing.waited_ms;
@@ -136,11 +137,13 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     let incidents = stalls.incidents();
     report.peers = peers(health, stalls, &incidents, report.rank);
     (report.stalls, report.refusals) = (stalls.found().iter().sum(), incidents.refusals);
+    stalls.add_times(&mut recent);
     let recent = recent.iter().filter(|_| recent_max > 0);
     report.recent = recent
         .map(|found| RecordReport {
-            operation: OperationReport::from(&found.record),
+            operation: OperationReport::from((found.record, found.mark)),
             began_ns: found.began_ns,
+            started_ns: found.started_ns,
             ended_ns: found.ended_ns,
         })
         .collect();
@@ -196,8 +199,12 @@ fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<Ran
             answers: (rank == me || answers.is_some()).then_some(answer.is_some()),
             begun: answer.map(|said| said.begun),
             done: answer.map(|said| said.done),
-            during: answer.and_then(|said| said.during).as_ref().map(OperationReport::from),
-            latest: answer.and_then(|said| said.latest).as_ref().map(OperationReport::from),
+            during: answer
+                .and_then(|said| said.during.map(|during| (during, said.mark)))
+                .map(OperationReport::from),
+            latest: answer
+                .and_then(|said| said.latest)
+                .map(|latest| OperationReport::from((latest, Mark::default()))),
             waits_for: answer.and_then(|said| said.waits_for).map(|rank| rank.0),
             waited_ms: answer.map(|said| said.waited_ms),
             moved: answer.and_then(|said| said.moved),

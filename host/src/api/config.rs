@@ -50,6 +50,8 @@ pub struct Config {
     pub flight_file: Option<String>,
     /// Whether SIGUSR2 writes them, without a name to `/tmp/oxccl_flight_rank_` (`OXCCL_FLIGHT_SIGNAL`). Default: no.
     pub flight_signal: bool,
+    /// Whether ranks on GPUs keep when their calls ran, by two events around each group (`OXCCL_FLIGHT_TIMES`). Default: no.
+    pub flight_times: bool,
     /// Rendezvous and liveness (`OXCCL_BOOTSTRAP_TIMEOUT` and `OXCCL_OUTAGE` seconds, `NCCL_SOCKET_IFNAME`, `NCCL_SOCKET_FAMILY`).
     pub bootstrap: BootstrapConfig,
     /// The user's restrictions on algorithms and protocols (`NCCL_ALGO`, `NCCL_PROTO`). Between GPUs trees are
@@ -136,6 +138,7 @@ impl Default for Config {
             ras: Some(RAS_ADDRESS.to_owned()),
             flight_file: None,
             flight_signal: false,
+            flight_times: false,
             bootstrap: BootstrapConfig::default(),
             forced: Forced::default(),
             deterministic: false,

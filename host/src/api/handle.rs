@@ -224,6 +224,15 @@ impl CommHandle {
         }
     }
 
+    /// Tags this rank's calls from now on with a number of the program's own, for example that of a step or a layer: reports of stalls, `oxccl
+    /// status` and flight records show it beside the operation. 0 is no tag. Ranks may have different ones. Nothing happens to a communicator
+    /// that is not ready.
+    pub fn tag(&self, tag: u64) {
+        if let Some((health, ..)) = self.inside() {
+            health.recorder().tag(tag);
+        }
+    }
+
     /// Stops this rank's operations and refuses later ones, as [`Self::abort`] does, and tells no other rank: those that call it too may
     /// still [shrink](super::Comm::start_shrink) and split the communicator. Nothing happens to one that is not ready.
     pub fn revoke(&self) {

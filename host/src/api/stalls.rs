@@ -6,7 +6,9 @@ use super::polling::{Asked, POLL_EVERY, Polled, poll};
 use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
-use crate::launch::{Act, Detector, LinkWindow, Probe, Slept, Stall, StallClass, StallNotice, Standing};
+use crate::launch::{
+    Act, Detector, LinkWindow, Probe, Recorded, Slept, Stall, StallClass, StallNotice, Standing,
+};
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -142,6 +144,11 @@ impl Stalls {
     pub fn standing(&self) -> Standing {
         let now = self.now(Instant::now());
         self.running.get().map_or_else(Standing::default, |running| running.standing(now))
+    }
+
+    /// Adds to calls, which stand in their order, when the GPU ran them, where that is kept.
+    pub fn add_times(&self, calls: &mut [Recorded]) {
+        self.running.get().into_iter().for_each(|running| running.probe.add_times(calls));
     }
 
     /// Whether calls go on when they have returned.
@@ -364,7 +371,7 @@ struct Names {
 
 impl Names {
     fn line(&self, stall: &Stall, link: Option<TransportKind>) -> String {
-        let Stall { class, rank, waiter, during, waited, lasted, .. } = *stall;
+        let Stall { class, rank, waiter, during, mark, waited, lasted, .. } = *stall;
         let over = link.map(|link| format!(" over {}", link.name())).unwrap_or_default();
         let at = stall.waits_at.map(|at| format!(": {at}")).unwrap_or_default();
         let (how, time) = match waited {
@@ -372,7 +379,7 @@ impl Names {
             waited => ("made no progress", waited),
         };
         format!(
-            "stall [{class}]: {during} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}{at}",
+            "stall [{class}]: {during}{mark} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}{at}",
             self.name,
             self.places.len(),
             time.as_secs_f64(),
@@ -383,9 +390,9 @@ impl Names {
     }
 
     fn over(&self, stall: &Stall, has_failed: bool) -> String {
-        let Stall { class, rank, during, .. } = *stall;
+        let Stall { class, rank, during, mark, .. } = *stall;
         format!(
-            "stall [{class}] is over: {during} of communicator {}, which waited for {}, {}",
+            "stall [{class}] is over: {during}{mark} of communicator {}, which waited for {}, {}",
             self.name,
             self.of(rank),
             match stall.waited.is_zero() {

@@ -47,15 +47,17 @@ impl UniqueId {
     /// # Errors
     /// [`Error::Config`](super::Error::Config), [`Error::Bootstrap`](super::Error::Bootstrap).
     pub fn create() -> Result<UniqueId, Error> {
-        let mut config = Config::from_env()?.bootstrap;
-        match UniqueId::create_by(&config) {
-            // The threads and processes of a host without a network meet all the same.
-            Err(none @ BootstrapError::NoInterface { .. }) if config.interfaces.is_none() => {
-                config.bind_addr = Some(Ipv4Addr::LOCALHOST.into());
-                Ok(UniqueId::create_by(&config).map_err(|_| none)?)
-            }
-            created => Ok(created?),
-        }
+        on_any_interface(UniqueId::create_by)
+    }
+
+    /// As [`create`](Self::create), with an id for each of `nranks` ranks, to be handed to that rank alone. Each contains a key of its own: who
+    /// has one joins as that rank, and as no other, connects to the others as that rank only, and so in the communicators that it splits and
+    /// shrinks into. The ids become equal on no two ranks, so that programs which broadcast one need [`create`](Self::create).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); more ranks than a communicator can have.
+    pub fn create_each(nranks: u32) -> Result<Vec<UniqueId>, Error> {
+        on_any_interface(|config| UniqueId::create_each_by(config, nranks))
     }
 
     /// An id with a random secret, whose root rank 0, here, will run whenever ranks join.
@@ -65,6 +67,19 @@ impl UniqueId {
             config.bind_addr.get_or_insert(Ipv4Addr::LOCALHOST.into());
         }
         Ok(UniqueId::by_rank_zero(&config)?)
+    }
+}
+
+/// Makes ids by the environment's settings.
+fn on_any_interface<T>(create: impl Fn(&BootstrapConfig) -> Result<T, BootstrapError>) -> Result<T, Error> {
+    let mut config = Config::from_env()?.bootstrap;
+    match create(&config) {
+        // The threads and processes of a host without a network meet all the same.
+        Err(none @ BootstrapError::NoInterface { .. }) if config.interfaces.is_none() => {
+            config.bind_addr = Some(Ipv4Addr::LOCALHOST.into());
+            Ok(create(&config).map_err(|_| none)?)
+        }
+        created => Ok(created?),
     }
 }
 

@@ -13,6 +13,7 @@ use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags};
 
 use super::channel::Channel;
+use super::credentials::Credentials;
 use super::handshake::{Handshake, HandshakeError, Hello};
 use super::secret::{Ephemeral, Secret};
 use super::sock;
@@ -69,6 +70,7 @@ struct Pending {
 pub(crate) struct Acceptor {
     listener: TcpListener,
     secret: Secret,
+    credentials: Credentials,
     me: Rank,
     timeout: Duration,
     pending_max: usize,
@@ -97,6 +99,7 @@ impl Acceptor {
         Acceptor {
             listener,
             secret,
+            credentials: Credentials::Believed,
             me,
             timeout,
             pending_max: PENDING_MAX,
@@ -113,6 +116,11 @@ impl Acceptor {
         }
     }
 
+    /// The same by these credentials.
+    pub fn by(self, credentials: Credentials) -> Acceptor {
+        Acceptor { credentials, ..self }
+    }
+
     /// The same for a rank that has neighbours which leave, and search for others.
     pub fn of_neighbours(self) -> Acceptor {
         Acceptor { judges_later: true, ..self }
@@ -125,7 +133,7 @@ impl Acceptor {
     /// No descriptor is left.
     pub fn helper(&self) -> io::Result<Acceptor> {
         let listener = self.listener.try_clone()?;
-        let helper = Acceptor::new(listener, self.secret, self.me, self.timeout);
+        let helper = Acceptor::new(listener, self.secret, self.me, self.timeout).by(self.credentials.clone());
         Ok(Acceptor { pending_max: HELPERS_PENDING_MAX, ..helper })
     }
 
@@ -269,7 +277,7 @@ impl Acceptor {
             Ok(ephemeral) => ephemeral,
             Err(error) => return self.refuse(remote, &error),
         };
-        let handshake = Handshake::acceptor(self.secret, self.me, ephemeral);
+        let handshake = Handshake::acceptor(self.secret, self.me, ephemeral).by(self.credentials.clone());
         self.advance(
             now,
             Pending { stream, remote, handshake, since: now, deadline: now + self.timeout },

@@ -55,13 +55,13 @@ impl Channel {
     /// Connects and authenticates; nothing but the handshake has been sent or read afterwards.
     pub fn dial(
         addr: SocketAddr,
-        mut handshake: Handshake,
+        handshake: &mut Handshake,
         deadline: &Deadline,
     ) -> Result<Channel, DialError> {
         let stream = sock::connect(addr, deadline)?;
         loop {
-            match sock::advance(&stream, &mut handshake)? {
-                Some(Ok(_)) => return Ok(Channel::new(stream, &mut handshake)?),
+            match sock::advance(&stream, handshake)? {
+                Some(Ok(_)) => return Ok(Channel::new(stream, handshake)?),
                 Some(Err(error)) => return Err(DialError::Handshake(error)),
                 None => {
                     let flags = if handshake.output().is_empty() { PollFlags::IN } else { PollFlags::OUT };

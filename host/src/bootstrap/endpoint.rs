@@ -14,6 +14,7 @@ use super::acceptor::Acceptor;
 use super::cancel::Cancel;
 use super::channel::{Channel, DataStream};
 use super::config::BootstrapConfig;
+use super::credentials::Credentials;
 use super::error::{BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, Purpose};
 use super::id::{RootKind, UniqueId};
@@ -71,7 +72,18 @@ impl Bootstrap {
         config: &BootstrapConfig,
         cancel: &Cancel,
     ) -> Result<Bootstrap, BootstrapError> {
-        Bootstrap::connect_to(id, rank, nranks, config, cancel).map_err(|error| match error {
+        Bootstrap::connect_by((id, &id.credentials()), (rank, nranks), config, cancel)
+    }
+
+    /// The same by these credentials.
+    pub(super) fn connect_by(
+        (id, credentials): (&UniqueId, &Credentials),
+        (rank, nranks): (Rank, u32),
+        config: &BootstrapConfig,
+        cancel: &Cancel,
+    ) -> Result<Bootstrap, BootstrapError> {
+        let connected = Bootstrap::connect_to((id, credentials), (rank, nranks), config, cancel);
+        connected.map_err(|error| match error {
             _ if cancel.is_called() => BootstrapError::Aborted,
             // The root reports its own lack of descriptors.
             BootstrapError::NoDescriptor { what: rendezvous::ACCEPT_RANKS, .. } => error,
@@ -80,35 +92,36 @@ impl Bootstrap {
     }
 
     fn connect_to(
-        id: &UniqueId,
-        rank: Rank,
-        nranks: u32,
+        (id, credentials): (&UniqueId, &Credentials),
+        (rank, nranks): (Rank, u32),
         config: &BootstrapConfig,
         cancel: &Cancel,
     ) -> Result<Bootstrap, BootstrapError> {
         if id.kind() != RootKind::Created && rank.0 == 0 {
             root_address::start(id, nranks, config, cancel)?;
         }
-        let mut root = join::reach_root(id, rank, config, cancel).inspect_err(|_| {
+        let reached = join::reach_root((id, credentials), rank, config, cancel);
+        let (mut root, credentials) = reached.inspect_err(|_| {
             if cancel.is_called() {
-                join::leave_unmet(id, (rank, nranks), config, why_cancelled(cancel));
+                join::leave_unmet((id, credentials), (rank, nranks), config, why_cancelled(cancel));
             }
         })?;
         // The root refuses invalid numbers, so that the other ranks learn of it too.
         let plausible = rank.0 < nranks && nranks <= NRANKS_MAX;
         let (local_rank, local_nranks) = if plausible { (rank, nranks) } else { (Rank(0), 1) };
         let started =
-            Shared::new(local_rank, local_nranks, *id.secret(), config.clone(), cancel).and_then(|shared| {
-                let ip = join::listen_ip(&root.stream, config)?;
-                let listener = sock::listen(ip, 0);
-                let listener =
-                    listener.map_err(|error| iface::listening(ip, "listen for other ranks", &error))?;
-                let addr = listener.local_addr();
-                let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
-                let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);
-                let acceptor = acceptor.of_neighbours();
-                Ok((Bootstrap::start(shared, acceptor)?, addr))
-            });
+            Shared::new((local_rank, local_nranks), (*id.secret(), credentials), config.clone(), cancel);
+        let started = started.and_then(|shared| {
+            let ip = join::listen_ip(&root.stream, config)?;
+            let listener = sock::listen(ip, 0);
+            let listener =
+                listener.map_err(|error| iface::listening(ip, "listen for other ranks", &error))?;
+            let addr = listener.local_addr();
+            let addr = addr.map_err(|error| BootstrapError::io("listen for other ranks", &error))?;
+            let acceptor = Acceptor::new(listener, *id.secret(), rank, config.handshake_timeout);
+            let acceptor = acceptor.of_neighbours().by(shared.credentials.clone());
+            Ok((Bootstrap::start(shared, acceptor)?, addr))
+        });
         let (this, addr) = started.inspect_err(|_| {
             join::withdraw(&mut root, nranks, Withdrawal::Failed);
         })?;
@@ -204,7 +217,7 @@ impl Bootstrap {
         deadline: &Deadline,
     ) -> Result<(), BootstrapError> {
         let hello = Hello { purpose, from: self.rank(), to: peer, tag: 0 };
-        let channel = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
+        let channel = join::dial_peer(self.shared.key(), hello, addr, deadline)?;
         self.shared.lock().dialed.push((side, peer, channel));
         self.shared.wake();
         Ok(())
@@ -336,7 +349,7 @@ impl Bootstrap {
             return Err(error);
         }
         let hello = Hello { purpose: Purpose::Message, from: self.rank(), to: peer, tag };
-        let mut channel = join::dial_peer(self.shared.secret, hello, addr, deadline)?;
+        let mut channel = join::dial_peer(self.shared.key(), hello, addr, deadline)?;
         self.reach().write_message(peer, &mut channel, message, deadline)
     }
 

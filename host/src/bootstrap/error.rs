@@ -146,6 +146,9 @@ pub enum AuthFailure {
     /// The other side is of this job, but another rank than expected.
     #[error("another rank of the job answers there")]
     WrongPeer,
+    /// Ranks have unique ids of their own, and the connecting side says that it is a rank whose id it does not have.
+    #[error("the unique id is another rank's (every rank was given one of its own)")]
+    NotThatRank,
 }
 
 /// Who listens where a rank 0 would.

@@ -1,5 +1,5 @@
 //! Layer: host / bootstrap.
-//! Takes: the first bytes of a connection, the job's secret, a fresh private key.
+//! Takes: the first bytes of a connection, the job's secret, a fresh private key; how ranks show which they are.
 //! Gives: [`Handshake`]: each side's proof that it holds the secret, bound to the ranks and the purpose of the
 //! connection, and a [`Session`] whose keys only these two have. Sans-IO: bytes in, bytes out.
 //! Never: reads a byte past its own messages, computes a key for a peer that has not shown the secret, or reveals anything about the
@@ -9,17 +9,20 @@
 //! initiator                                       acceptor
 //!   HELLO  magic version 0 0  noise 1 (purpose from to tag)  ->
 //!                     <-  CHALLENGE  magic version status 0  noise 2 ()
-//!   PROOF  transport ()  ->
-//!                                     <-  VERDICT  transport (status)
+//!   PROOF  transport (proof)  ->
+//!                                     <-  VERDICT  transport (status answer)
 //! ```
 //! `noise 1`, `noise 2` and `transport` are messages of the Noise protocol (module `noise`). The secret alone seals the content of HELLO;
 //! the secret and both private keys seal everything after it. The initiator shows the secret first, so that a port scanner never gets
 //! anything to guess secrets against. A replayed HELLO can be read, but the handshake then fails at PROOF, which needs the private key
-//! that belonged to that HELLO. The prologue authenticates the magic and the version; HELLO's content carries the purpose.
+//! that belonged to that HELLO. Where ranks have keys of their own, proof and answer show which ranks these are (module `credentials`); they are
+//! empty where all ranks share one key. The prologue authenticates the magic and the version; HELLO's content carries the purpose.
 
 use oxccl_shared::abi::Rank;
 use snow::{HandshakeState, TransportState};
 
+pub use super::credentials::ROOT;
+use super::credentials::{Binding, Credentials, SHOWN_MAX};
 use super::error::AuthFailure;
 use super::noise::{self, PUBLIC_BYTES};
 use super::secret::{Ephemeral, Secret};
@@ -27,9 +30,7 @@ use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol, with all messages that travel by it until the ranks have met; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 7;
-/// Number of the root in the place of a rank.
-pub const ROOT: Rank = Rank(u32::MAX);
+pub const PROTOCOL_VERSION: u16 = 8;
 
 const MAGIC: [u8; 4] = *b"OxBs";
 const VERSION_BYTES: usize = 6;
@@ -37,9 +38,11 @@ const PREFIX_BYTES: usize = 8;
 const CONTENT_BYTES: usize = 24;
 const HELLO_BYTES: usize = PREFIX_BYTES + PUBLIC_BYTES + CONTENT_BYTES + TAG_BYTES;
 const CHALLENGE_BYTES: usize = PREFIX_BYTES + PUBLIC_BYTES + TAG_BYTES;
+/// Without what shows which rank speaks.
 const PROOF_BYTES: usize = TAG_BYTES;
 const VERDICT_BYTES: usize = 1 + TAG_BYTES;
-const LARGEST_BYTES: usize = HELLO_BYTES;
+const LARGEST_BYTES: usize = VERDICT_BYTES + SHOWN_MAX;
+const _: () = assert!(HELLO_BYTES <= LARGEST_BYTES && CHALLENGE_BYTES <= LARGEST_BYTES);
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +107,7 @@ const STATUS_OK: u8 = 0;
 const STATUS_VERSION: u8 = 1;
 const STATUS_SECRET: u8 = 2;
 const STATUS_PEER: u8 = 3;
+const STATUS_RANK: u8 = 4;
 
 /// The keys of one side, as far as it has come.
 #[derive(Debug)]
@@ -111,7 +115,7 @@ enum Keys {
     /// The acceptor's, before HELLO: a connection that says nothing costs nothing.
     Fresh(Secret, Ephemeral),
     Shaking(Box<HandshakeState>),
-    Agreed(Box<TransportState>, DataKeys),
+    Agreed(Box<TransportState>, DataKeys, Binding),
     Gone,
 }
 
@@ -120,6 +124,7 @@ enum Keys {
 pub struct Handshake {
     state: State,
     keys: Keys,
+    credentials: Credentials,
     me: Rank,
     hello: Hello,
     input: [u8; LARGEST_BYTES],
@@ -165,6 +170,7 @@ impl Handshake {
         Handshake {
             state,
             keys,
+            credentials: Credentials::Believed,
             me,
             hello,
             input: [0; LARGEST_BYTES],
@@ -175,14 +181,25 @@ impl Handshake {
         }
     }
 
+    /// The same, by these credentials: before the first byte.
+    #[must_use]
+    pub fn by(self, credentials: Credentials) -> Handshake {
+        Handshake { credentials, ..self }
+    }
+
+    /// Of a connecting side that has come to a good end: how it shows from now on which rank it is.
+    pub fn credentials(&self) -> Credentials {
+        self.credentials.clone()
+    }
+
     /// Bytes that the next step still needs. Read no more from the socket: bytes after the handshake belong to the
     /// connection's user.
     pub fn wanted_bytes(&self) -> usize {
         let whole = match self.state {
             State::AwaitHello | State::AwaitOtherHello(_) => HELLO_BYTES,
             State::AwaitChallenge => CHALLENGE_BYTES,
-            State::AwaitProof => PROOF_BYTES,
-            State::AwaitVerdict => VERDICT_BYTES,
+            State::AwaitProof => PROOF_BYTES + self.credentials.proof_bytes(),
+            State::AwaitVerdict => VERDICT_BYTES + self.credentials.answer_bytes(),
             State::Done | State::Failed(_) => 0,
         };
         whole.saturating_sub(self.input_len)
@@ -230,7 +247,7 @@ impl Handshake {
             return None;
         }
         match std::mem::replace(&mut self.keys, Keys::Gone) {
-            Keys::Agreed(keys, data) => Some(Session::new(*keys, data)),
+            Keys::Agreed(keys, data, _) => Some(Session::new(*keys, data)),
             _ => None,
         }
     }
@@ -268,15 +285,18 @@ impl Handshake {
         let input = self.input;
         self.input_len = 0;
         let outcome = match self.state {
-            State::AwaitHello => self.on_hello(&input),
+            State::AwaitHello => self.on_hello(&input[..HELLO_BYTES]),
             State::AwaitOtherHello(theirs) => {
-                let proved = self.open_hello(&input).ok().map(|(_, hello)| hello.from);
+                // Which rank it is a HELLO does not show where ranks have keys of their own.
+                let opened =
+                    self.open_hello(&input[..HELLO_BYTES]).ok().filter(|_| self.credentials.are_none());
+                let proved = opened.map(|(_, hello)| hello.from);
                 self.state = State::Failed(HandshakeError::Version { theirs, proved });
                 return;
             }
             State::AwaitChallenge => self.on_challenge(&input[PREFIX_BYTES..CHALLENGE_BYTES]),
-            State::AwaitProof => self.on_proof(&input[..PROOF_BYTES]),
-            State::AwaitVerdict => self.on_verdict(&input[..VERDICT_BYTES]),
+            State::AwaitProof => self.on_proof(&input[..PROOF_BYTES + self.credentials.proof_bytes()]),
+            State::AwaitVerdict => self.on_verdict(&input[..VERDICT_BYTES + self.credentials.answer_bytes()]),
             State::Done | State::Failed(_) => return,
         };
         match outcome {
@@ -299,20 +319,19 @@ impl Handshake {
     }
 
     /// Opens a HELLO of any version that has the form of this one's.
-    fn open_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<(HandshakeState, Hello), AuthFailure> {
+    fn open_hello(&mut self, bytes: &[u8]) -> Result<(HandshakeState, Hello), AuthFailure> {
         let Keys::Fresh(secret, ephemeral) = std::mem::replace(&mut self.keys, Keys::Gone) else {
             return Err(AuthFailure::NotOxccl);
         };
-        let [m, a, g, i, v, w, zero, also_zero, ..] = *bytes;
-        let said = prologue([m, a, g, i, v, w, zero, also_zero]);
-        let mut noise = noise::handshake(&secret, &said, ephemeral, false);
+        let (prefix, sealed) = bytes.split_first_chunk().ok_or(AuthFailure::NotOxccl)?;
+        let mut noise = noise::handshake(&secret, &prologue(*prefix), ephemeral, false);
         let mut content = [0; CONTENT_BYTES];
-        noise.read_message(&bytes[PREFIX_BYTES..], &mut content).map_err(|_| AuthFailure::WrongSecret)?;
+        noise.read_message(sealed, &mut content).map_err(|_| AuthFailure::WrongSecret)?;
         let hello = Hello::from_bytes(&content).map_err(|Malformed| AuthFailure::NotOxccl)?;
         Ok((noise, hello))
     }
 
-    fn on_hello(&mut self, bytes: &[u8; HELLO_BYTES]) -> Result<State, AuthFailure> {
+    fn on_hello(&mut self, bytes: &[u8]) -> Result<State, AuthFailure> {
         let opened = self.open_hello(bytes).inspect_err(|why| {
             if *why == AuthFailure::WrongSecret {
                 self.say(&prefix(STATUS_SECRET));
@@ -335,45 +354,71 @@ impl Handshake {
         };
         noise.read_message(message, &mut []).map_err(|_| AuthFailure::Altered)?;
         self.agree(*noise)?;
-        let mut proof = [0; PROOF_BYTES];
-        self.agreed()?.write_message(&[], &mut proof).map_err(|_| AuthFailure::Altered)?;
-        self.say(&proof);
+        let credentials = self.credentials.clone();
+        let (keys, binding) = self.agreed()?;
+        let shown = credentials.prove(binding);
+        let mut proof = [0; PROOF_BYTES + SHOWN_MAX];
+        let written = keys.write_message(&shown, &mut proof).map_err(|_| AuthFailure::Altered)?;
+        self.say(&proof[..written]);
         Ok(State::AwaitVerdict)
     }
 
     fn on_proof(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
-        let proved = self.agreed()?.read_message(message, &mut []).is_ok();
+        let (credentials, from) = (self.credentials.clone(), self.hello.from);
         let is_for_me = self.hello.to == self.me;
+        let (keys, binding) = self.agreed()?;
+        let mut shown = [0; SHOWN_MAX];
+        let proved = keys.read_message(message, &mut shown).ok();
+        let is_rank = proved.map(|len| credentials.is_proof(from, binding, &shown[..len]));
         // A peer without a proof gets zeros, which no key opens.
-        let mut verdict = [0; VERDICT_BYTES];
-        if proved {
-            let status = if is_for_me { STATUS_OK } else { STATUS_PEER };
-            self.agreed()?.write_message(&[status], &mut verdict).map_err(|_| AuthFailure::Altered)?;
+        let mut verdict = [0; VERDICT_BYTES + SHOWN_MAX];
+        let status = match is_rank {
+            Some(false) => STATUS_RANK,
+            _ if !is_for_me => STATUS_PEER,
+            _ => STATUS_OK,
+        };
+        if proved.is_some() {
+            let mut said = vec![status];
+            match status {
+                STATUS_OK => said.extend(credentials.answer(from, binding)),
+                _ => said.resize(1 + credentials.answer_bytes(), 0),
+            }
+            keys.write_message(&said, &mut verdict).map_err(|_| AuthFailure::Altered)?;
         }
-        self.say(&verdict);
-        match (proved, is_for_me) {
-            (true, true) => Ok(State::Done),
-            (true, false) => Err(AuthFailure::WrongPeer),
-            (false, _) => Err(AuthFailure::Altered),
+        self.say(&verdict[..VERDICT_BYTES + credentials.answer_bytes()]);
+        match (proved, status) {
+            (None, _) => Err(AuthFailure::Altered),
+            (_, STATUS_OK) => Ok(State::Done),
+            (_, STATUS_RANK) => Err(AuthFailure::NotThatRank),
+            _ => Err(AuthFailure::WrongPeer),
         }
     }
 
     fn on_verdict(&mut self, message: &[u8]) -> Result<State, AuthFailure> {
-        let mut status = [u8::MAX];
-        self.agreed()?.read_message(message, &mut status).map_err(|_| AuthFailure::Altered)?;
-        if status == [STATUS_OK] { Ok(State::Done) } else { Err(AuthFailure::WrongPeer) }
+        let (credentials, ranks) = (self.credentials.clone(), (self.hello.from, self.hello.to));
+        let (keys, binding) = self.agreed()?;
+        let mut said = [u8::MAX; 1 + SHOWN_MAX];
+        let len = keys.read_message(message, &mut said).map_err(|_| AuthFailure::Altered)?;
+        match said[0] {
+            STATUS_OK => {}
+            STATUS_RANK => return Err(AuthFailure::NotThatRank),
+            _ => return Err(AuthFailure::WrongPeer),
+        }
+        self.credentials = credentials.learn(ranks, binding, &said[1..len]).ok_or(AuthFailure::WrongPeer)?;
+        Ok(State::Done)
     }
 
     fn agree(&mut self, mut noise: HandshakeState) -> Result<(), AuthFailure> {
         let data = DataKeys::of(&mut noise);
+        let binding = noise.get_handshake_hash().try_into().map_err(|_| AuthFailure::Altered)?;
         let keys = noise.into_transport_mode().map_err(|_| AuthFailure::Altered)?;
-        self.keys = Keys::Agreed(Box::new(keys), data);
+        self.keys = Keys::Agreed(Box::new(keys), data, binding);
         Ok(())
     }
 
-    fn agreed(&mut self) -> Result<&mut TransportState, AuthFailure> {
+    fn agreed(&mut self) -> Result<(&mut TransportState, &Binding), AuthFailure> {
         match &mut self.keys {
-            Keys::Agreed(keys, _) => Ok(keys),
+            Keys::Agreed(keys, _, binding) => Ok((keys, binding)),
             _ => Err(AuthFailure::NotOxccl),
         }
     }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
+use super::credentials::{Credentials, OwnKey};
 use super::secret::{KEY_BYTES, Secret};
 use crate::wire::fixed::{ADDR_BYTES, Malformed, Reader, addr_bytes};
 
@@ -20,16 +21,20 @@ const ADDR_AT: usize = 11;
 const SECRET_AT: usize = ADDR_AT + ADDR_BYTES;
 const END: usize = SECRET_AT + KEY_BYTES;
 
+const _: () = assert!(END + OwnKey::BYTES <= UNIQUE_ID_BYTES);
+
 /// Identifies a future communicator: its root's address, and the secret that only its ranks share.
 ///
 /// Create one on one rank ([`UniqueId::create`]) and distribute it over a channel that strangers cannot read (MPI, a
-/// file with mode 0600): any process that has it can join. If the ranks can agree on an address beforehand,
+/// file with mode 0600): any process that has it can join, as any rank. [`UniqueId::create_each`] makes one for each rank instead. If the ranks can agree on an address beforehand,
 /// [`UniqueId::from_address`] needs no distribution.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {
     addr: SocketAddr,
     secret: Secret,
     kind: RootKind,
+    /// Of an id that is one rank's.
+    own: Option<OwnKey>,
 }
 
 /// The process that runs the root.
@@ -42,6 +47,9 @@ pub(crate) enum RootKind {
     /// The same, and the secret is the same for all jobs of a user that meet at this address.
     ByRankZeroOfAnyJob = 2,
 }
+
+/// In the place of a [`RootKind`]: created, and of one rank.
+const OF_ONE_RANK: u8 = 3;
 
 /// Why 128 bytes are not a unique id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -65,7 +73,17 @@ pub enum UniqueIdError {
 
 impl UniqueId {
     pub(crate) fn new(addr: SocketAddr, secret: Secret, kind: RootKind) -> UniqueId {
-        UniqueId { addr, secret, kind }
+        UniqueId { addr, secret, kind, own: None }
+    }
+
+    /// The id of the rank that has this key; a root that was created has its maker.
+    pub(crate) fn of_rank(addr: SocketAddr, shared: Secret, own: OwnKey) -> UniqueId {
+        UniqueId { own: Some(own), ..UniqueId::new(addr, shared, RootKind::Created) }
+    }
+
+    /// How who has it shows the root which rank it is.
+    pub(super) fn credentials(&self) -> Credentials {
+        self.own.map_or(Credentials::Believed, Credentials::Own)
     }
 
     /// An id that every rank derives from an address and a seed agreed on beforehand (`NCCL_COMM_ID=host:port`). Rank
@@ -105,9 +123,12 @@ impl UniqueId {
         let mut bytes = [0; UNIQUE_ID_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10] = self.kind as u8;
+        bytes[10] = self.own.map_or(self.kind as u8, |_| OF_ONE_RANK);
         bytes[ADDR_AT..SECRET_AT].copy_from_slice(&addr_bytes(self.addr));
         bytes[SECRET_AT..END].copy_from_slice(self.secret.bytes());
+        if let Some(own) = self.own {
+            bytes[END..END + OwnKey::BYTES].copy_from_slice(&own.to_bytes());
+        }
         bytes
     }
 
@@ -125,19 +146,25 @@ impl UniqueId {
     }
 
     fn body(mut reader: Reader<'_>) -> Result<UniqueId, Malformed> {
-        let kind = match reader.u8()? {
-            0 => RootKind::Created,
+        let kind = reader.u8()?;
+        let is_of_one_rank = kind == OF_ONE_RANK;
+        let kind = match kind {
+            0 | OF_ONE_RANK => RootKind::Created,
             1 => RootKind::ByRankZero,
             2 => RootKind::ByRankZeroOfAnyJob,
             _ => return Err(Malformed),
         };
         let addr = reader.addr()?;
         let secret = Secret::from_bytes(reader.array()?);
+        let own = match is_of_one_rank {
+            true => Some(OwnKey::from_parts(reader.array()?, reader.array()?)),
+            false => None,
+        };
         let stray = reader.rest().iter().any(|&byte| byte != 0);
         if stray || addr.port() == 0 || addr.ip().is_unspecified() {
             return Err(Malformed);
         }
-        Ok(UniqueId::new(addr, secret, kind))
+        Ok(UniqueId { addr, secret, kind, own })
     }
 }
 

@@ -12,6 +12,7 @@ use oxccl_shared::abi::Rank;
 use super::cancel::Cancel;
 use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
+use super::credentials::Credentials;
 use super::error::{AuthFailure, BootstrapError, RankList, errno_of};
 use super::frame;
 use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
@@ -34,13 +35,13 @@ const PORTS_FREE_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
-/// Connects to the root and authenticates, with retries while no root answers.
+/// Connects to the root and authenticates by these credentials, with retries while no root answers. Gives those by which to go on.
 pub(crate) fn reach_root(
-    id: &UniqueId,
+    (id, credentials): (&UniqueId, &Credentials),
     me: Rank,
     config: &BootstrapConfig,
     cancel: &Cancel,
-) -> Result<Channel, BootstrapError> {
+) -> Result<(Channel, Credentials), BootstrapError> {
     let addr = id.root_addr();
     let patience = match id.kind() {
         RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
@@ -52,9 +53,10 @@ pub(crate) fn reach_root(
     let mut errno = libc::ETIMEDOUT;
     while deadline.left().is_some() {
         let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random()?);
+        let mut handshake = handshake.by(credentials.clone());
         let attempt = deadline.at_most(config.handshake_timeout);
-        match Channel::dial(addr, handshake, &attempt) {
-            Ok(channel) => return Ok(channel),
+        match Channel::dial(addr, &mut handshake, &attempt) {
+            Ok(channel) => return Ok((channel, handshake.credentials())),
             Err(DialError::Handshake(error)) => return Err(distrusted(addr, error)),
             Err(DialError::Io(error)) if NoDescriptor::of(&error).is_some() => {
                 return Err(BootstrapError::io("connect to the root", &error).of_rank(me));
@@ -113,7 +115,12 @@ pub(crate) fn register(
     config: &BootstrapConfig,
     cancel: &Cancel,
 ) -> Result<Assigned, BootstrapError> {
-    let lost = |_: io::Error| BootstrapError::RootLost { addr: id.root_addr() };
+    // Of an id that was not created beforehand rank 0's process runs the root.
+    let runs_root = (id.kind() != RootKind::Created).then_some(Rank(0));
+    let lost = |_: io::Error| match runs_root {
+        Some(rank) => BootstrapError::PeerLost { rank },
+        None => BootstrapError::RootLost { addr: id.root_addr() },
+    };
     // The root names the missing ranks when this rank's timeout is over, or another's: leave it the time to report them.
     let patience = config.timeout.saturating_add(config.handshake_timeout).saturating_add(LINGER);
     let deadline = Deadline::after(patience).or_cancelled(cancel);
@@ -124,7 +131,7 @@ pub(crate) fn register(
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "waiting for the root to say that all ranks have come",
-            ranks: RankList::default(),
+            ranks: runs_root.into_iter().collect(),
             waited: deadline.waited(),
         },
         io::ErrorKind::InvalidData => {
@@ -146,13 +153,13 @@ pub(crate) fn register(
 
 /// A rank that has not found the root, and does not join, tells it, if it can be found at once.
 pub(crate) fn leave_unmet(
-    id: &UniqueId,
+    root: (&UniqueId, &Credentials),
     (me, nranks): (Rank, u32),
     config: &BootstrapConfig,
     why: Withdrawal,
 ) {
     let config = BootstrapConfig { timeout: LEAVING_TAKES, ..config.clone() };
-    if let Ok(mut root) = reach_root(id, me, &config, &Cancel::default()) {
+    if let Ok((mut root, _)) = reach_root(root, me, &config, &Cancel::default()) {
         withdraw(&mut root, nranks, why);
     }
 }
@@ -177,7 +184,7 @@ pub(crate) fn withdraw(root: &mut Channel, nranks: u32, why: Withdrawal) -> bool
 /// Connects to another rank's listener. Its process was alive when its address was published: if nobody listens there any more, or the
 /// connection ends, it is lost. What a firewall or this host's own lack of ports does says nothing of it.
 pub(crate) fn dial_peer(
-    secret: Secret,
+    (secret, credentials): (Secret, &Credentials),
     hello: Hello,
     addr: SocketAddr,
     deadline: &Deadline,
@@ -185,7 +192,7 @@ pub(crate) fn dial_peer(
     let peer = hello.to;
     let dialed = loop {
         let handshake = Handshake::initiator(secret, hello, Ephemeral::random()?);
-        match Channel::dial(addr, handshake, deadline) {
+        match Channel::dial(addr, &mut handshake.by(credentials.clone()), deadline) {
             // Ports of connections that have just ended become free again.
             Err(DialError::Io(error))
                 if error.kind() == io::ErrorKind::AddrNotAvailable
@@ -272,8 +279,8 @@ mod tests {
     fn a_peer_that_cannot_be_reached_is_not_lost() {
         let hello = Hello { purpose: Purpose::Ring, from: Rank(0), to: Rank(1), tag: 0 };
         let addr = SocketAddr::from(([255, 255, 255, 255], 4711));
-        let error = dial_peer(Secret::from_seed(b""), hello, addr, &Deadline::after(Duration::from_secs(3)))
-            .unwrap_err();
+        let by = (Secret::from_seed(b""), &Credentials::Believed);
+        let error = dial_peer(by, hello, addr, &Deadline::after(Duration::from_secs(3))).unwrap_err();
         assert!(matches!(error, BootstrapError::Unreachable { rank: Rank(1), .. }), "{error:?}");
         assert!(
             error.to_string().starts_with("rank 0 cannot connect to rank 1 at 255.255.255.255:4711"),

@@ -5,12 +5,12 @@
 //! belong to the job.
 //!
 //! Every rank registers with the root and learns its successor in the ring and its parent in a tree; both then carry
-//! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`handshake`, `session`, `frame`,
+//! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`credentials`, `handshake`, `session`, `frame`,
 //! `side`, `rendezvous`, `gather`, `gather_tree`, `long_waits`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `root_address`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
 //! the duration of the rendezvous, and some more for the handshakes of many ranks.
 //!
-//! From below: `secret`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
+//! From below: `secret`; `credentials`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
 
 mod error;
 pub(crate) mod iface;
@@ -22,6 +22,8 @@ pub mod frame;
 #[doc(hidden)]
 pub mod session;
 mod noise;
+#[doc(hidden)]
+pub mod credentials;
 #[doc(hidden)]
 pub mod handshake;
 mod id;

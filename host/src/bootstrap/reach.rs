@@ -130,7 +130,7 @@ impl Reach {
         }
         let hello = Hello { purpose, from: self.shared.me, to: peer, tag };
         let _wait = self.shared.begin_wait(Awaits::Peer(peer));
-        join::dial_peer(self.shared.secret, hello, addr, deadline).map_err(|error| self.known_better(error))
+        join::dial_peer(self.shared.key(), hello, addr, deadline).map_err(|error| self.known_better(error))
     }
 
     fn accept(

@@ -169,6 +169,7 @@ impl Attempt {
         stream.set_nodelay(true)?;
         let handshake =
             Handshake::initiator(shared.secret, hello, Ephemeral::random().map_err(io::Error::other)?);
+        let handshake = handshake.by(shared.credentials.clone());
         Ok(Attempt { stream, handshake, connected: false, until: now + shared.config.handshake_timeout })
     }
 

@@ -14,7 +14,8 @@ use rustix::event::{PollFd, PollFlags};
 use super::acceptor::{Accepted, Acceptor, Foreign};
 use super::channel::Channel;
 use super::config::BootstrapConfig;
-use super::error::BootstrapError;
+use super::credentials::{Credentials, Maker};
+use super::error::{BootstrapError, NRANKS_MAX};
 use super::frame::{self, Decoder};
 use super::handshake::{Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
@@ -30,14 +31,25 @@ impl UniqueId {
     /// Starts a root on this host by these settings and returns its id. The root's thread ends when every rank has been answered, or
     /// when the timeouts of `config` pass.
     pub fn create_by(config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
-        UniqueId::create_with(Secret::random()?, config)
+        UniqueId::create_with((Secret::random()?, Credentials::Believed), config)
     }
 
     /// As [`create_by`](Self::create_by), for ranks that join by [`with_key`](Self::with_key) of the id: what is returned does not contain the key.
     pub fn create_with_key(config: &BootstrapConfig, key: &[u8]) -> Result<UniqueId, BootstrapError> {
         let secret = Secret::random()?;
-        let root = UniqueId::create_with(secret.with_key(key), config)?;
+        let root = UniqueId::create_with((secret.with_key(key), Credentials::Believed), config)?;
         Ok(UniqueId::new(root.root_addr(), secret, RootKind::Created))
+    }
+
+    /// As [`create_by`](Self::create_by), with an id for each of `nranks` ranks, by which only that rank can join.
+    pub fn create_each_by(config: &BootstrapConfig, nranks: u32) -> Result<Vec<UniqueId>, BootstrapError> {
+        if nranks > NRANKS_MAX {
+            return Err(BootstrapError::RankOutOfRange { rank: Rank(0), nranks });
+        }
+        let maker = Maker::new(Secret::random()?);
+        let shared = maker.shared();
+        let addr = UniqueId::create_with((shared, Credentials::Maker(maker)), config)?.root_addr();
+        Ok((0..nranks).map(|rank| UniqueId::of_rank(addr, shared, maker.key_of(Rank(rank)))).collect())
     }
 
     /// An id with a random secret, whose root rank 0 runs when it connects: on this host, at a port that is free now.
@@ -47,10 +59,14 @@ impl UniqueId {
         Ok(UniqueId::new(addr, Secret::random()?, RootKind::ByRankZero))
     }
 
-    pub(crate) fn create_with(secret: Secret, config: &BootstrapConfig) -> Result<UniqueId, BootstrapError> {
+    /// An id of this secret, whose root asks ranks for these credentials.
+    pub(crate) fn create_with(
+        (secret, credentials): (Secret, Credentials),
+        config: &BootstrapConfig,
+    ) -> Result<UniqueId, BootstrapError> {
         let listener = listen_as_root(config)?;
         let addr = listener.local_addr().map_err(|error| BootstrapError::io("listen as root", &error))?;
-        spawn(listener, secret, config, Jobs::One)?;
+        spawn(listener, secret, credentials, config, Jobs::One)?;
         Ok(UniqueId::new(addr, secret, RootKind::Created))
     }
 }
@@ -67,11 +83,12 @@ fn listen_as_root(config: &BootstrapConfig) -> Result<TcpListener, BootstrapErro
 pub(super) fn spawn(
     listener: TcpListener,
     secret: Secret,
+    credentials: Credentials,
     config: &BootstrapConfig,
     jobs: Jobs,
 ) -> Result<(), BootstrapError> {
     let rendezvous = Rendezvous::new(Instant::now(), config.unused_root_timeout, config.timeout, jobs);
-    let acceptor = Acceptor::new(listener, secret, ROOT, config.handshake_timeout);
+    let acceptor = Acceptor::new(listener, secret, ROOT, config.handshake_timeout).by(credentials);
     let service = Service {
         acceptor,
         rendezvous,

@@ -12,6 +12,7 @@ use oxccl_shared::abi::Rank;
 use super::cancel::Cancel;
 use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
+use super::credentials::Credentials;
 use super::error::{AuthFailure, BootstrapError, Occupant};
 use super::frame;
 use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
@@ -51,7 +52,7 @@ pub(crate) fn start(
     let mut occupant = Occupant::Silent;
     loop {
         match sock::listen(ip, addr.port()) {
-            Ok(listener) => return root::spawn(listener, *id.secret(), config, jobs),
+            Ok(listener) => return root::spawn(listener, *id.secret(), Credentials::Believed, config, jobs),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 return Err(listening(ip, "listen as root at the given address", &error));
             }
@@ -77,9 +78,9 @@ fn claim(
     deadline: &Deadline,
 ) -> Result<Option<Occupant>, BootstrapError> {
     let hello = Hello { purpose: Purpose::Register, from: Rank(0), to: ROOT, tag: 0 };
-    let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random()?);
+    let mut handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random()?);
     let attempt = deadline.at_most(config.handshake_timeout);
-    match Channel::dial(id.root_addr(), handshake, &attempt) {
+    match Channel::dial(id.root_addr(), &mut handshake, &attempt) {
         Ok(mut root) => match answer_to_claim(&mut root, nranks, &attempt) {
             Ok(Some(failure)) => Err(failure.into()),
             // It has left, or is about to.

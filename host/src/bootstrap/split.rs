@@ -42,12 +42,13 @@ impl Bootstrap {
         let my_place = self.place_among(members)?;
         let first = members.first().copied().unwrap_or(self.rank());
         let secret = self.shared.secret.derive(&[b"split", &number.to_le_bytes(), &first.0.to_le_bytes()]);
+        let credentials = self.shared.credentials.among(members);
         let config = &self.shared.config;
         // The members join at once or not at all: an unused root need not stay.
         let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
         let mine = match my_place {
             Some(Rank(0)) => {
-                let addr = UniqueId::create_with(secret, &root_config)?.root_addr();
+                let addr = UniqueId::create_with((secret, credentials.clone()), &root_config)?.root_addr();
                 ListenerAddr { addr }.to_bytes()
             }
             _ => Vec::new(),
@@ -60,7 +61,8 @@ impl Bootstrap {
             what: "it is named as first of a child but does not take part as such",
         })?;
         let id = UniqueId::new(listener.addr, secret, RootKind::Created);
-        let child = Bootstrap::connect_unless(&id, (place, members.len() as u32), config, cancel);
+        let by = (&id, &credentials);
+        let child = Bootstrap::connect_by(by, (place, members.len() as u32), config, cancel);
         child.map(Some).map_err(|error| by_numbers_here(error, members, self.nranks()))
     }
 
@@ -170,11 +172,12 @@ impl Bootstrap {
         let ranks: Vec<u8> = members.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
         let secret = self.shared.secret.derive(&[b"among", &number.to_le_bytes(), &ranks]);
         let tag = meeting_tag(members, number);
+        let credentials = self.shared.credentials.among(members);
         let config = &self.shared.config;
         let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
         let addr = if place == 0 {
             let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
-            UniqueId::create_with(secret, &root_config)?.root_addr()
+            UniqueId::create_with((secret, credentials.clone()), &root_config)?.root_addr()
         } else {
             let what = "its address cannot be read";
             let from = [teller(place), 0].map(|place| members[place as usize]);
@@ -201,11 +204,11 @@ impl Bootstrap {
         let is_timeout = |error: &BootstrapError| matches!(error, BootstrapError::Timeout { .. });
         let failed = told.filter_map(Result::err).filter(|error| !is_timeout(error)).reduce(|first, _| first);
         if let Some(error) = failed {
-            join::leave_unmet(&id, (Rank(place), nranks), config, Withdrawal::Failed);
+            join::leave_unmet((&id, &credentials), (Rank(place), nranks), config, Withdrawal::Failed);
             return Err(error);
         }
         let connect = || {
-            let child = Bootstrap::connect_unless(&id, (Rank(place), nranks), config, cancel);
+            let child = Bootstrap::connect_by((&id, &credentials), (Rank(place), nranks), config, cancel);
             child.map_err(|error| by_numbers_here(error, members, self.nranks()))
         };
         if place != 0 || nranks <= 2 {

@@ -16,6 +16,7 @@ use super::acceptor::Accepted;
 use super::cancel::Cancel;
 use super::channel::Channel;
 use super::config::BootstrapConfig;
+use super::credentials::Credentials;
 use super::error::{BootstrapError, RankList};
 use super::incidents::Incidents;
 use super::links::Links;
@@ -119,6 +120,8 @@ pub(crate) struct Shared {
     pub me: Rank,
     pub nranks: u32,
     pub secret: Secret,
+    /// How it shows which rank it is.
+    pub credentials: Credentials,
     pub config: BootstrapConfig,
     /// What happens rarely.
     pub incidents: Arc<Incidents>,
@@ -241,9 +244,8 @@ impl State {
 
 impl Shared {
     pub fn new(
-        me: Rank,
-        nranks: u32,
-        secret: Secret,
+        (me, nranks): (Rank, u32),
+        (secret, credentials): (Secret, Credentials),
         config: BootstrapConfig,
         cancel: &Cancel,
     ) -> Result<Arc<Shared>, BootstrapError> {
@@ -272,7 +274,24 @@ impl Shared {
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let cancel = cancel.clone();
         let (incidents, links) = (Arc::default(), Arc::default());
-        Ok(Arc::new(Shared { me, nranks, secret, config, incidents, links, cancel, state, changed, wake }))
+        Ok(Arc::new(Shared {
+            me,
+            nranks,
+            secret,
+            credentials,
+            config,
+            incidents,
+            links,
+            cancel,
+            state,
+            changed,
+            wake,
+        }))
+    }
+
+    /// By which this rank connects to others.
+    pub fn key(&self) -> (Secret, &Credentials) {
+        (self.secret, &self.credentials)
     }
 
     /// Locks the state. A panic elsewhere does not make it unusable: every change is complete.

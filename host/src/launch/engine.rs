@@ -117,6 +117,9 @@ impl<M: Machine> Engine<M> {
         }
         let Engine { machine, history, planned, messages, profiler } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
+        if !M::RETURNS_DONE {
+            machine.health().recorder().enqueue_on(queue.addr() as u64);
+        }
         machine.connect_for(calls, plans)?;
         machine.compare(calls, plans)?;
         machine.health().note_begun(calls.len());

@@ -173,6 +173,7 @@ impl Health {
             done,
             latest,
             during,
+            mark: self.recorder.mark_of_present(during),
             waits_for,
             waited_ms: wait.map_or(0, |wait| wait.waited.as_millis() as u64),
             moved: during.map(|_| self.moved()),

@@ -51,13 +51,14 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 6;
+    const VERSION: u8 = 7;
     const BYTES_MAX: usize = 312;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::mark::Mark;
     use crate::launch::stall::{Idle, KernelAt, Kernels, LinkUse, Stall, StallClass};
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -99,6 +100,8 @@ mod tests {
     const LONGEST_AT: KernelAt =
         KernelAt { peer: Rank(u32::MAX), is_credit: true, step: u64::MAX, block: u32::MAX, launch: u64::MAX };
 
+    const LONGEST_MARK: Mark = Mark { tag: u64::MAX, stream: u64::MAX };
+
     const LONGEST_LINK: LinkUse = LinkUse {
         peer: Rank(u32::MAX),
         busy: 100,
@@ -115,6 +118,7 @@ mod tests {
             rank: Rank(u32::MAX),
             waiter: Rank(u32::MAX),
             during: during.expect("a call"),
+            mark: LONGEST_MARK,
             waited: Duration::MAX,
             lasted: Duration::MAX,
             latest,
@@ -141,6 +145,7 @@ mod tests {
             done: u64::MAX,
             latest: record,
             during: record,
+            mark: LONGEST_MARK,
             waits_for: Some(Rank(u32::MAX)),
             waited_ms: u64::MAX,
             moved: Some([u64::MAX; 2]),

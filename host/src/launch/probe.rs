@@ -2,6 +2,7 @@
 
 use super::fault::Outstanding;
 use super::health::Health;
+use super::recorder::Recorded;
 use super::stall::Standing;
 use crate::plan::CallRecord;
 use std::time::Duration;
@@ -58,6 +59,9 @@ pub trait Probe: Send + Sync {
     fn end_hopeless(&self, _standing: &Standing) -> Option<Duration> {
         None
     }
+
+    /// Adds what is known of the time at which these calls ran, which stand in their order, where they ran later than they were made.
+    fn add_times(&self, _calls: &mut [Recorded]) {}
 
     /// Looks at what its operation waits for at this moment. Called every few milliseconds once an operation has lasted for long; `slept` says
     /// how long the caller slept since the look before. Returns whether another operation is under way than at the look before.

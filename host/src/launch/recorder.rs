@@ -3,11 +3,13 @@
 //! Its memory is there from init, a line of 64 bytes for each call. The executor writes, any thread reads at any time: a record
 //! that is being written, or was overwritten meanwhile, is left out.
 
+use super::mark::Mark;
 use super::ticks::{Scale, Ticks};
 use crate::plan::{Call, CallRecord};
 use core::ops::Range;
 use oxccl_shared::abi::{Func, Rank};
 use oxccl_shared::sync::{Line128, Sys, Word};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Calls kept; a power of two.
@@ -32,6 +34,12 @@ const FUNC_NUMBERS: usize = {
 pub struct Recorder {
     slots: Box<[Slot]>,
     ticks: Ticks,
+    /// The caller's tag of calls that begin from now on. Writers: whoever has a handle.
+    tag: Word<u64, Sys>,
+    /// The stream of those. Writer: the executor.
+    stream: Word<u64, Sys>,
+    /// By slot: the stream, where calls have one.
+    streams: OnceLock<Box<[Word<u64, Sys>]>>,
     /// Calls recorded so far. Writer: the executor.
     next: Word<u64, Sys>,
     /// By peer: messages sent to it and received from it so far. Writer: the executor.
@@ -54,7 +62,11 @@ struct Slot {
     ended: Word<u64, Sys>,
     /// Of a message: those before it in its direction.
     nth: Word<u64, Sys>,
+    /// The caller's.
+    tag: Word<u64, Sys>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 /// A call that was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +77,14 @@ pub struct Recorded {
     pub record: CallRecord,
     /// When it began: on GPUs, was enqueued. Nanoseconds since 1970.
     pub began_ns: u64,
-    /// When it ended, where the executor knows.
+    /// When the GPU began with it, where such times are kept.
+    pub started_ns: Option<u64>,
+    /// When it ended, where the executor knows, or the GPU's times are kept.
     pub ended_ns: Option<u64>,
     /// Of a message: how many there were before it, with the same peer in the same direction.
     pub nth: u64,
+    /// Its tag and its stream.
+    pub mark: Mark,
 }
 
 impl Default for Recorder {
@@ -77,6 +93,9 @@ impl Default for Recorder {
         Recorder {
             slots: Box::default(),
             ticks: Ticks::new(),
+            tag: Word::new(0),
+            stream: Word::new(0),
+            streams: OnceLock::new(),
             next: Word::new(0),
             messages: Box::default(),
             totals: Line128::default(),
@@ -92,6 +111,22 @@ impl Recorder {
             messages: (0..nranks).map(|_| Default::default()).collect(),
             ..Recorder::default()
         }
+    }
+
+    /// Calls have streams: from now on those are kept too, in memory that is there from now on.
+    pub(crate) fn keep_streams(&self) {
+        self.streams.get_or_init(|| self.slots.iter().map(|_| Word::new(0)).collect());
+    }
+
+    /// Calls that begin from now on are enqueued on this stream. The executor only.
+    #[inline]
+    pub(crate) fn enqueue_on(&self, stream: u64) {
+        self.stream.store_relaxed(stream);
+    }
+
+    /// The caller's tag of calls that begin from now on.
+    pub fn tag(&self, tag: u64) {
+        self.tag.store_relaxed(tag);
     }
 
     fn slot(&self, index: u64) -> Option<&Slot> {
@@ -111,6 +146,10 @@ impl Recorder {
             slot.began.store_relaxed(self.ticks.now());
             slot.ended.store_relaxed(0);
             slot.nth.store_relaxed(self.count_message(record));
+            slot.tag.store_relaxed(self.tag.load_relaxed());
+            if let Some(kept) = self.kept_stream(index) {
+                kept.store_relaxed(self.stream.load_relaxed());
+            }
             // RELEASE pairs with ACQUIRE in `read`.
             slot.stamp.store_release(index + 1);
         }
@@ -119,6 +158,26 @@ impl Recorder {
         calls.store_relaxed(calls.load_relaxed() + 1);
         bytes.store_relaxed(bytes.load_relaxed().wrapping_add(record.call.bytes()));
         index
+    }
+
+    #[inline]
+    fn kept_stream(&self, index: u64) -> Option<&Word<u64, Sys>> {
+        self.streams.get()?.get(index as usize & (RECORDS - 1))
+    }
+
+    /// The mark of the latest call that is this one, of those that are kept.
+    pub(crate) fn mark_of(&self, record: &CallRecord) -> Mark {
+        let scale = self.ticks.scale();
+        // ACQUIRE pairs with RELEASE in `begin`.
+        let next = self.next.load_acquire();
+        let kept = next.saturating_sub(self.slots.len() as u64)..next;
+        let mut found = kept.rev().filter_map(|index| self.read(index, &scale));
+        found.find(|found| found.record == *record).map_or(Mark::default(), |found| found.mark)
+    }
+
+    /// The same of the call that a rank is in, if it is in any.
+    pub(crate) fn mark_of_present(&self, during: Option<CallRecord>) -> Mark {
+        during.map_or(Mark::default(), |during| self.mark_of(&during))
     }
 
     /// Counts it if it is a message. Returns how many there were before it in its direction.
@@ -270,13 +329,17 @@ impl Recorder {
         let call = Call::from_words(slot.call.load_relaxed(), slot.count.load_relaxed())?;
         let (seq, nth) = (slot.seq.load_relaxed(), slot.nth.load_relaxed());
         let (began, ended) = (slot.began.load_relaxed(), slot.ended.load_relaxed());
+        let stream = self.kept_stream(index).map_or(0, Word::load_relaxed);
+        let mark = Mark { tag: slot.tag.load_relaxed(), stream };
         oxccl_shared::sync::fence_acquire();
         (slot.stamp.load_relaxed() == index + 1).then(|| Recorded {
             index,
             record: CallRecord { seq, call },
             began_ns: scale.unix_ns(began),
+            started_ns: None,
             ended_ns: (ended != 0).then(|| scale.unix_ns(ended)),
             nth,
+            mark,
         })
     }
 }
@@ -319,6 +382,27 @@ mod tests {
         assert_eq!(recorder.latest(3).len(), 3);
         let bytes = (0..calls).map(|seq| seq * 3 * 4).sum();
         assert_eq!(recorder.totals().collect::<Vec<_>>(), [(Func::AllReduce, calls, bytes)]);
+    }
+
+    #[test]
+    fn calls_have_the_callers_tag_and_their_stream() {
+        let recorder = Recorder::new(2);
+        recorder.begin(&record(0));
+        recorder.tag(42);
+        recorder.enqueue_on(0x70);
+        recorder.begin(&record(1));
+        assert_eq!(
+            recorder.mark_of(&record(1)),
+            Mark { tag: 42, stream: 0 },
+            "calls of a processor have none"
+        );
+        recorder.keep_streams();
+        recorder.begin(&record(2));
+        recorder.tag(0);
+        recorder.enqueue_on(0x80);
+        recorder.begin(&record(3));
+        let marks: Vec<String> = (0..5).map(|seq| recorder.mark_of(&record(seq)).to_string()).collect();
+        assert_eq!(marks, ["", " [tag 42]", " [tag 42, stream 0x70]", " [stream 0x80]", ""]);
     }
 
     #[test]

@@ -242,6 +242,8 @@ fn entry(
     let shape = |extent: Extent| extent.elems(call.count as usize, *size).unwrap_or(usize::MAX);
     let state = records.state(found);
     let nth = group.nth + 1;
+    // The call of a rank on a GPU only enqueues.
+    let started = if records.is_stream { found.started_ns } else { Some(found.began_ns) };
     json!({
         "frames": [],
         "record_id": record_id,
@@ -257,12 +259,14 @@ fn entry(
         "output_sizes": [[shape(buffers.recv)]],
         "output_dtypes": [dtype_name(call.dtype)],
         "state": state,
-        "time_discovered_started_ns": (state != "scheduled" && !records.is_stream).then_some(found.began_ns),
+        "time_discovered_started_ns": started,
         "time_discovered_completed_ns": found.ended_ns,
-        "duration_ms": found.ended_ns.map(|ended| ended.saturating_sub(found.began_ns) as f64 / 1e6),
+        "duration_ms": found.ended_ns.map(|ended| ended.saturating_sub(started.unwrap_or(found.began_ns)) as f64 / 1e6),
         "retired": state == "completed",
         "timeout_ms": part.subject.timeout().as_millis() as u64,
         "is_p2p": is_message,
+        "tag": found.mark.tag(),
+        "stream": found.mark.stream(),
     })
 }
 
@@ -305,12 +309,21 @@ fn dtype_name(dtype: DataType) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::Mark;
     use crate::plan::{Call, CallRecord};
     use oxccl_shared::abi::{Rank, RedOp};
 
     fn recorded(index: u64, began_ns: u64) -> Recorded {
         let call = Call { func: Func::Barrier, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: 0 };
-        Recorded { index, record: CallRecord { seq: index, call }, began_ns, ended_ns: None, nth: 0 }
+        Recorded {
+            index,
+            record: CallRecord { seq: index, call },
+            began_ns,
+            started_ns: None,
+            ended_ns: None,
+            nth: 0,
+            mark: Mark::default(),
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Records {
         match found.ended_ns {
             Some(_) => "completed",
             None if self.is_stream && found.index < self.done => "completed",
-            None if self.is_stream => "scheduled",
+            None if self.is_stream && found.started_ns.is_none() => "scheduled",
             None => "started",
         }
     }

@@ -1,5 +1,6 @@
 //! What is answered, as data.
 
+use crate::launch::Mark;
 use crate::plan::CallRecord;
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +116,12 @@ pub struct OperationReport {
     pub op: Option<String>,
     /// The root; of a message the peer.
     pub root: Option<u32>,
+    /// The caller's tag, if it has given one.
+    #[serde(default)]
+    pub tag: Option<u64>,
+    /// The stream that it was enqueued on, of ranks on GPUs.
+    #[serde(default)]
+    pub stream: Option<u64>,
 }
 
 /// The calls of one function.
@@ -176,6 +183,9 @@ pub struct RecordReport {
     pub operation: OperationReport,
     /// When it began: nanoseconds since 1970.
     pub began_ns: u64,
+    /// When the GPU began with it, where such times are kept (`OXCCL_FLIGHT_TIMES`).
+    #[serde(default)]
+    pub started_ns: Option<u64>,
     /// When it ended, if it has and the library knows.
     pub ended_ns: Option<u64>,
 }
@@ -242,8 +252,8 @@ impl CommunicatorReport {
     }
 }
 
-impl From<&CallRecord> for OperationReport {
-    fn from(record: &CallRecord) -> OperationReport {
+impl From<(CallRecord, Mark)> for OperationReport {
+    fn from((record, mark): (CallRecord, Mark)) -> OperationReport {
         let call = &record.call;
         OperationReport {
             function: call.func.to_string(),
@@ -252,6 +262,8 @@ impl From<&CallRecord> for OperationReport {
             dtype: call.dtype.to_string(),
             op: call.func.is_reduction().then(|| call.op.to_string()),
             root: call.func.names_a_rank().then_some(call.root.0),
+            tag: mark.tag(),
+            stream: mark.stream(),
         }
     }
 }

@@ -106,6 +106,11 @@ impl Program {
             "watch-stall" => self.watch_stall(),
             // SEED:CALLS: random calls, the same on all ranks, at least so many.
             "random" => self.random(arg),
+            // Calls from now on have this number of the caller's.
+            "tag" => {
+                self.communicator()?.handle().tag(arg.parse()?);
+                Ok(())
+            }
             // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
             // Goes on with the ranks that live, in place of the communicator that failed.

@@ -35,6 +35,7 @@ impl Config {
         env.set("NCCL_RAS_ADDR", parse::HOST_PORT, &mut config.ras, |text| parse::host_port(text).map(Some))?;
         config.ras = config.ras.filter(|_| has_ras);
         env.set("OXCCL_FLIGHT_SIGNAL", parse::FLAG, &mut config.flight_signal, parse::flag)?;
+        env.set("OXCCL_FLIGHT_TIMES", parse::FLAG, &mut config.flight_times, parse::flag)?;
         env.set("OXCCL_BOOTSTRAP_TIMEOUT", parse::SECONDS, &mut config.bootstrap.timeout, parse::seconds)?;
         env.set("OXCCL_OUTAGE", parse::OUTAGE, &mut config.bootstrap.peer_dead_after, parse::outage)?;
         let filter = |text: &str| InterfaceFilter::parse(text).map(Some);

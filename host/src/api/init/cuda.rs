@@ -108,6 +108,7 @@ impl Init for Cuda {
         let Joined { rank, nranks, config, health, .. } = *joined;
         let mut laps = Laps::start(rank);
         let ConnectedGpu { device, side, kernels, connected } = connected;
+        health.recorder().keep_streams();
         let memory = memory_use(rank, &connected);
         let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
         let tuner = joined.tuner(hosts.into_iter())?;
@@ -163,6 +164,9 @@ impl Init for Cuda {
             starts_early,
         });
         let mut machine = machine.map_err(failed)?;
+        if config.flight_times {
+            machine.time_calls().map_err(failed)?;
+        }
         laps.done("machine made");
         let (gpu, says) = (Arc::new(device.clone()), joined.teller());
         let say = Box::new(move |note: &[u8]| says.say(note));

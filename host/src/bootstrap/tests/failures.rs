@@ -1,9 +1,10 @@
 //! The error that every rank gets when one of them is missing or registers wrongly.
 
 use super::super::acceptor::Acceptor;
-use super::super::channel::Channel;
+use super::super::channel::{Channel, DialError};
 use super::super::frame;
-use super::super::handshake::{Handshake, Hello, PROTOCOL_VERSION, Purpose, ROOT};
+use super::super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
+use super::super::id::RootKind;
 use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::super::ring_wire::MembershipEvent;
 use super::super::secret::Ephemeral;
@@ -95,6 +96,53 @@ fn who_has_the_id_and_not_the_key_is_refused() {
     in_parallel(2, |rank| join(&id.with_key(b"a key"), rank, 2).expect("both come").close());
 }
 
+/// With one id for all any rank could be any other.
+#[test]
+fn who_has_one_ranks_id_is_no_other_rank() {
+    let ids = UniqueId::create_each_by(&config(), 3).expect("a root on the loopback");
+    let refused = BootstrapError::AuthFailed { addr: ids[0].root_addr(), why: AuthFailure::NotThatRank };
+    for (rank, id) in [(0, 1), (1, 2), (2, 0), (3, 0)] {
+        assert_eq!(join(&ids[id], rank, 3).map(drop), Err(refused.clone()), "rank {rank} by the id of {id}");
+    }
+    // What all three share is not enough.
+    let shared = UniqueId::new(ids[0].root_addr(), *ids[0].secret(), RootKind::Created);
+    assert!(join(&shared, 1, 3).is_err());
+    // None of that has kept the ranks from coming, nor counts as their death.
+    in_parallel(3, |rank| {
+        let text = ids[rank as usize].to_bytes();
+        let id = UniqueId::from_bytes(&text).expect("its own bytes");
+        let boot = join(&id, rank, 3).expect("all come by their own ids");
+        let table = boot.all_gather(&[rank as u8]).expect("all live");
+        assert_eq!(table, [[0], [1], [2]]);
+        boot.send(Rank((rank + 1) % 3), 7, b"hello").expect("it listens");
+        assert_eq!(boot.recv(Rank((rank + 2) % 3), 7).as_deref(), Ok(&b"hello"[..]));
+        // An impostor that has the job's shared secret, and is rank 0 with an identity, calls itself rank 1.
+        if rank == 0 {
+            let addr = boot.listener_addr(Rank(2)).expect("a rank");
+            let hello = Hello { purpose: Purpose::Message, from: Rank(1), to: Rank(2), tag: 7 };
+            let handshake =
+                Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
+            let mut handshake = handshake.by(boot.shared.credentials.clone());
+            let dialed = Channel::dial(addr, &mut handshake, &Deadline::after(SOON));
+            let is_refused =
+                matches!(dialed, Err(DialError::Handshake(HandshakeError::Auth(AuthFailure::NotThatRank))));
+            assert!(is_refused, "{dialed:?}");
+        }
+        boot.barrier().expect("all live");
+        // Rank 1 is in no child.
+        let members: &[Rank] = if rank == 1 { &[] } else { &[Rank(2), Rank(0)] };
+        if let Some(child) = boot.split(members, 0, &Cancel::default()).expect("both come") {
+            child.barrier().expect("both live");
+            let again = child.split_among(&[Rank(1), Rank(0)], 1, &Cancel::default()).expect("both come");
+            assert_eq!(again.all_gather(&[rank as u8]).as_deref(), Ok(&[vec![0], vec![2]][..]));
+            again.close();
+            child.close();
+        }
+        boot.barrier().expect("all live");
+        boot.close();
+    });
+}
+
 #[test]
 fn a_root_that_is_gone_is_named_with_its_address() {
     let id = UniqueId::create_by(&config()).expect("a root on the loopback");
@@ -179,9 +227,9 @@ fn a_root_of_another_version_is_named_at_once() {
 /// Registers as rank 1 of `nranks` with a listener at `listens`.
 fn register_by_hand(id: &UniqueId, nranks: u32, listens: SocketAddr) -> Channel {
     let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
-    let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
+    let mut handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
     let deadline = Deadline::after(SOON);
-    let mut channel = Channel::dial(id.root_addr(), handshake, &deadline).expect("the root answers");
+    let mut channel = Channel::dial(id.root_addr(), &mut handshake, &deadline).expect("the root answers");
     let mut message = Vec::new();
     let register = Register::of_this_process(nranks, listens, SOON);
     frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);
@@ -218,8 +266,8 @@ fn a_rank_that_is_aborted_while_it_joins_tells_those_that_still_come_to_connect(
     cancel.cancel();
     std::thread::sleep(Duration::from_secs(1));
     let hello = Hello { purpose: Purpose::Ring, from: Rank(1), to: Rank(0), tag: 0 };
-    let handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
-    let mut channel = Channel::dial(addr, handshake, &deadline).expect("it listens");
+    let mut handshake = Handshake::initiator(*id.secret(), hello, Ephemeral::random().expect("random bytes"));
+    let mut channel = Channel::dial(addr, &mut handshake, &deadline).expect("it listens");
     let said = channel.read_frame(1000, &deadline).expect("it says why");
     let event = MembershipEvent::from_bytes(&said.payload);
     assert!(matches!(event, Ok(MembershipEvent::Aborted { rank: Rank(0), .. })), "{event:?}");

@@ -1,5 +1,6 @@
 //! The handshake without sockets: honest sides succeed, all others are refused.
 
+use super::super::credentials::Maker;
 use super::super::frame::FRAME_VERSION;
 use super::super::rendezvous_wire::{Introduction, ListenerAddr, Register, Reply};
 use super::super::ring_wire::{BlockHead, LongWait, MeetingEnd, MembershipEvent, Note, PartHead};
@@ -59,6 +60,116 @@ fn another_rank_of_the_job_is_told_so() {
     assert_eq!((a.outcome(), b.outcome()), (refused, refused));
 }
 
+/// A rank with a key of its own, as it is after it has shown that to the root.
+fn certified(maker: Maker, rank: u32) -> Credentials {
+    let hello = Hello { purpose: Purpose::Register, from: Rank(rank), to: ROOT, tag: 0 };
+    let mut a = Handshake::initiator(maker.shared(), hello, Ephemeral::from_bytes([3; 32]))
+        .by(Credentials::Own(maker.key_of(Rank(rank))));
+    let mut root = Handshake::acceptor(maker.shared(), ROOT, Ephemeral::from_bytes([4; 32]))
+        .by(Credentials::Maker(maker));
+    carry(&mut a, &mut root, 1000);
+    assert_eq!((a.outcome(), root.outcome()), (Some(Ok(hello)), Some(Ok(hello))));
+    a.credentials()
+}
+
+fn maker() -> Maker {
+    Maker::new(Secret::from_seed(b"a maker"))
+}
+
+/// Rank `from` of the ids of `by` connects to rank `to` of those of `to_by`; both say so.
+fn meet(
+    from: (u32, Credentials),
+    to: (u32, Credentials),
+    cut: usize,
+) -> [Option<Result<Hello, HandshakeError>>; 2] {
+    let hello = Hello { purpose: Purpose::Ring, from: Rank(from.0), to: Rank(to.0), tag: 0 };
+    let secret = maker().shared();
+    let mut a = Handshake::initiator(secret, hello, Ephemeral::from_bytes([1; 32])).by(from.1);
+    let mut b = Handshake::acceptor(secret, Rank(to.0), Ephemeral::from_bytes([2; 32])).by(to.1);
+    carry(&mut a, &mut b, cut);
+    [a.outcome(), b.outcome()]
+}
+
+#[test]
+fn ranks_with_keys_of_their_own_meet_and_nobody_plays_another() {
+    let of = |rank| certified(maker(), rank);
+    for cut in [1, 7, 1000] {
+        let met = meet((3, of(3)), (5, of(5)), cut);
+        assert!(met.iter().all(|outcome| matches!(outcome, Some(Ok(_)))), "{met:?}");
+    }
+    let [not_that_rank, wrong_peer] =
+        [AuthFailure::NotThatRank, AuthFailure::WrongPeer].map(HandshakeError::Auth);
+    // Rank 3 calls itself 4; rank 4 answers as 5.
+    assert_eq!(meet((4, of(3)), (5, of(5)), 1000), [Some(Err(not_that_rank)); 2]);
+    assert_eq!(meet((3, of(3)), (5, of(4)), 1000)[0], Some(Err(wrong_peer)));
+    // Ranks of another id of which the job's shared secret is known all the same.
+    let other = certified(Maker::new(Secret::from_seed(b"another maker")), 3);
+    assert_eq!(meet((3, other), (5, of(5)), 1000), [Some(Err(not_that_rank)); 2]);
+    // Without any key of its own.
+    assert!(!matches!(meet((3, Credentials::Believed), (5, of(5)), 1000)[1], Some(Ok(_))));
+    assert!(!matches!(meet((3, of(3)), (5, Credentials::Believed), 1000)[0], Some(Ok(_))));
+}
+
+#[test]
+fn the_root_takes_each_rank_by_its_own_key_alone() {
+    for (rank, key_of) in [(0, 1), (1, 0), (7, 8)] {
+        let hello = Hello { purpose: Purpose::Register, from: Rank(rank), to: ROOT, tag: 0 };
+        let mut a = Handshake::initiator(maker().shared(), hello, Ephemeral::from_bytes([3; 32]))
+            .by(Credentials::Own(maker().key_of(Rank(key_of))));
+        let mut root = Handshake::acceptor(maker().shared(), ROOT, Ephemeral::from_bytes([4; 32]))
+            .by(Credentials::Maker(maker()));
+        carry(&mut a, &mut root, 1000);
+        let refused = Some(Err(HandshakeError::Auth(AuthFailure::NotThatRank)));
+        assert_eq!((a.outcome(), root.outcome()), (refused, refused));
+    }
+    // A rank that answers in the root's place.
+    let hello = Hello { purpose: Purpose::Register, from: Rank(1), to: ROOT, tag: 0 };
+    let mut a = Handshake::initiator(maker().shared(), hello, Ephemeral::from_bytes([3; 32]))
+        .by(Credentials::Own(maker().key_of(Rank(1))));
+    let mut rank = Handshake::acceptor(maker().shared(), ROOT, Ephemeral::from_bytes([4; 32]))
+        .by(Credentials::Maker(Maker::new(Secret::from_seed(b"another maker"))));
+    carry(&mut a, &mut rank, 1000);
+    assert!(!matches!(a.outcome(), Some(Ok(_))));
+}
+
+#[test]
+fn in_a_child_ranks_have_the_numbers_of_the_child() {
+    // Ranks 2 and 5 are 1 and 0 of the child, whose root rank 5 is.
+    let members = [Rank(5), Rank(2), Rank(4)];
+    let of = |rank| certified(maker(), rank).among(&members);
+    let met = meet((1, of(2)), (0, of(5)), 1000);
+    assert!(met.iter().all(|outcome| matches!(outcome, Some(Ok(_)))), "{met:?}");
+    let met = meet((1, of(2)), (ROOT.0, of(5)), 1000);
+    assert!(met.iter().all(|outcome| matches!(outcome, Some(Ok(_)))), "{met:?}");
+    // Rank 4 in the place of 2; 2 by its old number; 4 as the root; a rank that is no member.
+    for (from, to) in [((1, of(4)), (0, of(5))), ((2, of(2)), (0, of(5))), ((1, of(3)), (0, of(5)))] {
+        let refused = Some(Err(HandshakeError::Auth(AuthFailure::NotThatRank)));
+        assert_eq!(meet(from, to, 1000), [refused; 2]);
+    }
+    assert!(!matches!(meet((1, of(2)), (ROOT.0, of(4)), 1000)[0], Some(Ok(_))));
+    // In a child of the child.
+    let of = |rank| certified(maker(), rank).among(&members).among(&[Rank(2), Rank(1)]);
+    let met = meet((1, of(2)), (0, of(4)), 1000);
+    assert!(met.iter().all(|outcome| matches!(outcome, Some(Ok(_)))), "{met:?}");
+    assert!(!matches!(meet((1, of(5)), (0, of(4)), 1000)[1], Some(Ok(_))));
+}
+
+/// Who stands between two ranks, and is a rank itself, passes on what one shows.
+#[test]
+fn what_a_rank_shows_on_one_connection_is_nothing_on_another() {
+    for rank in [Rank(3), Rank(5)] {
+        let credentials = certified(maker(), rank.0);
+        let proof = credentials.prove(&[1; 32]);
+        assert!(credentials.is_proof(rank, &[1; 32], &proof));
+        assert!(!credentials.is_proof(rank, &[2; 32], &proof), "of another connection");
+        assert!(!credentials.is_proof(Rank(4), &[1; 32], &proof), "another rank's");
+        assert!(credentials.learn((Rank(4), rank), &[1; 32], &proof).is_none(), "what connects is no answer");
+        let answer = credentials.answer(Rank(4), &[1; 32]);
+        assert!(credentials.learn((Rank(4), rank), &[1; 32], &answer).is_some());
+        assert!(!credentials.is_proof(rank, &[1; 32], &answer), "nor is an answer what connects");
+    }
+}
+
 #[test]
 fn a_version_of_the_future_is_named_to_both() {
     let mut b = acceptor(b"s", Rank(5));
@@ -72,9 +183,9 @@ fn a_version_of_the_future_is_named_to_both() {
     assert_eq!(b.outcome(), Some(Err(unproved)));
     let mut a = initiator(b"s");
     let mut challenge = b.output().to_vec();
-    challenge[4] = 8;
+    challenge[4] = 10;
     a.feed(&challenge);
-    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 8, proved: None })));
+    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 10, proved: None })));
 }
 
 #[test]
@@ -102,7 +213,7 @@ fn a_version_of_the_protocol_is_one_of_its_messages() {
         BlockHead::VERSION,
         Note::VERSION,
     ];
-    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (7, 1, [4, 5, 1, 1], [2, 3, 1, 1, 2, 1]));
+    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (8, 1, [4, 5, 1, 1], [2, 3, 1, 1, 2, 1]));
 }
 
 #[test]

@@ -324,6 +324,7 @@ fn what_a_handshake_costs() {
 #[ignore = "measures"]
 fn how_long_the_root_takes() {
     use super::super::cancel::Cancel;
+    use super::super::credentials::Credentials;
     use super::super::frame;
     use super::super::join::reach_root;
     use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register};
@@ -337,7 +338,9 @@ fn how_long_the_root_takes() {
         let registered = in_parallel(4, |thread| {
             let mut mine = Vec::new();
             for rank in (thread..nranks).step_by(4) {
-                let mut root = reach_root(&id, Rank(rank), &config, &Cancel::default()).expect("it answers");
+                let by = (&id, &Credentials::Believed);
+                let (mut root, _) =
+                    reach_root(by, Rank(rank), &config, &Cancel::default()).expect("it answers");
                 let mut message = Vec::new();
                 let register = Register::of_this_process(nranks, id.root_addr(), config.timeout);
                 frame::push(&mut message, KIND_REGISTER, &[&register.to_bytes()]);

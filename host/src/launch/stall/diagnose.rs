@@ -43,7 +43,9 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         Some(first) => end_of_chain(me, first, said),
         None => (me, behind(me, during, said)?),
     };
-    let during = said[waiter.index()].last.and_then(|waiter| waiter.during).unwrap_or(during);
+    let waits_in =
+        said[waiter.index()].last.and_then(|waiter| waiter.during.map(|during| (during, waiter.mark)));
+    let (during, mark) = waits_in.unwrap_or((during, own.mark));
     let (class, rank) = match said.get(rank.index()) {
         Some(guilty) if guilty.is_silent() => (StallClass::NoAnswer, edge_of_silence(rank, said)),
         Some(guilty) => (classify(&during, guilty), rank),
@@ -60,6 +62,7 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         rank,
         waiter,
         during,
+        mark,
         link: None,
         waits_at: kernel(said[waiter.index()].last),
         stands_at: kernel(guilty),

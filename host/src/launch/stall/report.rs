@@ -2,6 +2,7 @@
 
 use super::kernels::KernelAt;
 use super::links::LinkUse;
+use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use core::fmt;
 use oxccl_shared::abi::Rank;
@@ -61,6 +62,8 @@ pub struct Stall {
     pub waiter: Rank,
     /// The operation that the waiting rank is in.
     pub during: CallRecord,
+    /// That rank's tag and stream of it.
+    pub mark: Mark,
     /// How long that has been without progress when it was found. Zero: it makes progress, and the rank at fault is slow.
     pub waited: Duration,
     /// How long that has lasted when it was found; zero where that is not known.

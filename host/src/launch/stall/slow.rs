@@ -39,11 +39,13 @@ fn slow_rank(me: Rank, said: &[Said]) -> Option<Stall> {
     // A GPU whose kernels do not wait cannot tell one operation from the next; one that waits can.
     let has_waited_long = |waiter: &Said| waiter.last.is_some_and(|last| last.lasted() >= own.lasted() / 2);
     let now = guilty.last?;
+    let mark = said[waiter.index()].last.filter(|last| last.during == Some(during)).unwrap_or(own).mark;
     (now.is_in(during.seq) && has_waited_long(&said[waiter.index()])).then_some(Stall {
         class: StallClass::Slow,
         rank,
         waiter,
         during,
+        mark,
         waited: Duration::ZERO,
         lasted: own.lasted(),
         latest: now.latest,
@@ -85,6 +87,7 @@ fn slow_link(me: Rank, said: &[Said]) -> Option<Stall> {
         rank: from,
         waiter: slow.peer,
         during,
+        mark: own.mark,
         waited: Duration::ZERO,
         lasted: own.lasted(),
         latest: sender.latest,

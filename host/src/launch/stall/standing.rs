@@ -3,6 +3,7 @@
 use super::kernels::Kernels;
 use super::links::LinkUse;
 use super::report::Stall;
+use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ pub struct Standing {
     pub latest: Option<CallRecord>,
     /// The call under way.
     pub during: Option<CallRecord>,
+    /// Its tag and stream.
+    pub mark: Mark,
     /// The rank that it has been waiting for, if it is known and has been for a while.
     pub waits_for: Option<Rank>,
     /// For how long it has been without progress, in milliseconds.

@@ -141,7 +141,13 @@ impl Machine for Cuda {
             let kernels = self.parts.kernels.clone();
             let _launching = kernels.launching();
             self.order.enter(stream(first), others.clone())?;
+            let timed = self.times.clone().filter(|_| self.order.capture().is_none());
+            timed.iter().try_for_each(|times| times.begin(stream(first)))?;
+            let recorded = self.parts.health.recorder().next();
             let ran = body(self);
+            if let (Some(times), Ok(())) = (timed, &ran) {
+                times.end(stream(first), recorded..self.parts.health.recorder().next())?;
+            }
             // A part that is there is followed too.
             let is_followed = ran.is_ok() || self.has_enqueued;
             let left = if is_followed { self.order.leave(stream(first), others) } else { Ok(()) };

@@ -20,6 +20,7 @@ mod one_sided;
 mod parts;
 mod connected;
 mod copies;
+mod call_times;
 mod state;
 mod connect;
 mod stands;

@@ -1,5 +1,6 @@
 //! What a rank on a GPU consists of, and what all its launches have alike.
 
+use super::call_times::CallTimes;
 use super::connected::Connected;
 use super::copies::CopyEngines;
 use super::driver::{CudaError, Function, HostNode};
@@ -31,6 +32,8 @@ pub struct Cuda {
     pub(super) one_sided: Option<OneSided>,
     /// Collectives by copy engines, once a symmetric window is registered.
     pub(super) copies: Option<CopyEngines>,
+    /// When calls ran, where the program has asked for it.
+    pub(super) times: Option<Arc<CallTimes>>,
     /// The words that a fault releases.
     pub(super) signals: Arc<OnceLock<Arc<SignalTable>>>,
 }
@@ -67,8 +70,18 @@ impl Cuda {
             scratch: MessageScratch::default(),
             one_sided: None,
             copies: None,
+            times: None,
             signals,
         })
+    }
+
+    /// From now on it keeps when calls run on the GPU.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub(crate) fn time_calls(&mut self) -> Result<(), CudaError> {
+        self.times = Some(Arc::new(CallTimes::new(&self.parts.device, &self.parts.side)?));
+        Ok(())
     }
 
     /// One-sided operations, if they are connected.

@@ -1,5 +1,6 @@
 //! From a kernel's stop cause to the communicator's fault.
 
+use super::call_times::CallTimes;
 use super::driver::{CudaError, Event, StreamRef};
 use super::hopeless::HopelessWaits;
 use super::monitor::Monitor;
@@ -9,8 +10,8 @@ use super::stands::{Found, Looks};
 use super::state::Cuda;
 use crate::gpu::KernelError;
 use crate::launch::{
-    Fault, Health, Idle, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, RunError, Slept, SlowWait,
-    Standing, announce,
+    Fault, Health, Idle, KernelAt, Kernels, Notify, Outstanding, Probe, Progress, Recorded, RunError, Slept,
+    SlowWait, Standing, announce,
 };
 use crate::machine::Verdict;
 use crate::plan::CallRecord;
@@ -33,6 +34,8 @@ pub(super) struct KernelProbe {
     samples: Mutex<Samples>,
     /// Whether what they wait for can still come.
     hopeless: Mutex<HopelessWaits>,
+    /// When calls ran, where that is kept.
+    times: Weak<CallTimes>,
 }
 
 impl KernelProbe {
@@ -101,7 +104,17 @@ impl Probe for KernelProbe {
         if let Some(SlowWait { peer, during, waited, .. }) = self.health.slow_wait() {
             // The caller's thread waits for connections, and the call is not enqueued.
             let (waits_for, waited_ms) = (Some(peer), waited.as_millis() as u64);
-            return Standing { begun, done, latest, during, waits_for, waited_ms, ..Standing::default() };
+            let mark = self.health.recorder().mark_of_present(during);
+            return Standing {
+                begun,
+                done,
+                latest,
+                during,
+                mark,
+                waits_for,
+                waited_ms,
+                ..Standing::default()
+            };
         }
         let waits = found.map(|(Found { block, stands, .. }, _)| {
             let (wait, launch) = (stands.wait, stands.launch);
@@ -111,11 +124,13 @@ impl Probe for KernelProbe {
         let enqueued = || self.latest().filter(|_| done < begun);
         let is_known = monitor.as_ref().is_some_and(|monitor| !monitor.is_silent());
         let has_graphs = monitor.as_ref().is_some_and(|monitor| monitor.has_graphs());
+        let during = found.and_then(|(_, record)| record).or(sampled).or_else(enqueued);
         Standing {
             begun,
             done,
             latest,
-            during: found.and_then(|(_, record)| record).or(sampled).or_else(enqueued),
+            during,
+            mark: self.health.recorder().mark_of_present(during),
             waits_for: waits.map(|at| at.peer),
             waited_ms: found.map_or(0, |(found, _)| found.waited.as_millis() as u64),
             idle,
@@ -132,6 +147,12 @@ impl Probe for KernelProbe {
             announce(&*self.notify, &self.health.fail(fault, standing.during));
         }
         again
+    }
+
+    fn add_times(&self, calls: &mut [Recorded]) {
+        if let Some(times) = self.times.upgrade() {
+            times.add_to(calls);
+        }
     }
 
     fn sample(&self, slept: Slept) -> bool {
@@ -193,6 +214,7 @@ impl Cuda {
             looks: Mutex::default(),
             samples: Mutex::default(),
             hopeless: Mutex::default(),
+            times: self.times.as_ref().map_or_else(Weak::new, Arc::downgrade),
         }
     }
 

@@ -81,6 +81,28 @@ fn a_cut_cable_is_told_after_the_retries() {
     assert!(took > Duration::from_millis(200) && took < Duration::from_secs(10), "{took:?}");
 }
 
+/// A switch fails over in seconds: by the settings of who sets none the retries last longer, and nothing is lost.
+#[test]
+#[ignore = "needs two RoCE devices: cargo xtask test --only softroce"]
+fn an_outage_is_survived_by_the_default_settings() {
+    let (from, mut to);
+    let (mut sender, mut receiver) = pair(|_| {});
+    from = Memory::new(&mut *sender, pattern(1 << 20, 4));
+    to = Memory::new(&mut *receiver, vec![0; 1 << 20]);
+    let awaited = receive(&mut *receiver, &mut to, 0, 1 << 20);
+    // The CTS entry arrives.
+    std::thread::sleep(Duration::from_millis(200));
+    connect_cable(false);
+    let sent = send(&mut *sender, &from, 0, 1 << 20).expect("begun");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        assert_eq!((sender.test(sent), receiver.test(awaited)), (Ok(None), Ok(None)));
+    }
+    connect_cable(true);
+    assert_eq!((finish(&mut *sender, sent), finish(&mut *receiver, awaited)), (Ok(1 << 20), Ok(1 << 20)));
+    assert_eq!(to.bytes, pattern(1 << 20, 4));
+}
+
 #[test]
 #[ignore = "needs two RoCE devices: cargo xtask test --only softroce"]
 fn a_port_that_goes_down_is_named_with_the_failure() {
