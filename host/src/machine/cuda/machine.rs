@@ -1,5 +1,6 @@
 //! A rank's kernels on a GPU, enqueued on streams, as a [`Machine`].
 
+use super::call_times::CallTimes;
 use super::copies::CopyEngines;
 use super::driver::{CudaError, StreamRef};
 use super::one_sided::OneSided;
@@ -141,12 +142,13 @@ impl Machine for Cuda {
             let kernels = self.parts.kernels.clone();
             let _launching = kernels.launching();
             self.order.enter(stream(first), others.clone())?;
-            let timed = self.times.clone().filter(|_| self.order.capture().is_none());
-            timed.iter().try_for_each(|times| times.begin(stream(first)))?;
+            let is_timed =
+                |times: &Arc<CallTimes>| self.order.capture().is_none() && times.begin(stream(first));
+            let timed = self.times.clone().filter(is_timed);
             let recorded = self.parts.health.recorder().next();
             let ran = body(self);
             if let (Some(times), Ok(())) = (timed, &ran) {
-                times.end(stream(first), recorded..self.parts.health.recorder().next())?;
+                times.end(stream(first), recorded..self.parts.health.recorder().next());
             }
             // A part that is there is followed too.
             let is_followed = ran.is_ok() || self.has_enqueued;
