@@ -118,7 +118,7 @@ impl<M: Machine> Engine<M> {
         let Engine { machine, history, planned, messages, profiler } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
         if !M::RETURNS_DONE {
-            machine.health().recorder().enqueue_on(queue.addr() as u64);
+            machine.health().recorder().enqueue_on(queue.addr() as u64, calls.len());
         }
         machine.connect_for(calls, plans)?;
         machine.compare(calls, plans)?;

@@ -36,9 +36,7 @@ pub struct Recorder {
     ticks: Ticks,
     /// The caller's tag of calls that begin from now on. Writers: whoever has a handle.
     tag: Word<u64, Sys>,
-    /// The stream of those. Writer: the executor.
-    stream: Word<u64, Sys>,
-    /// By slot: the stream, where calls have one.
+    /// By slot: the stream, where calls have one. Writer: the executor.
     streams: OnceLock<Box<[Word<u64, Sys>]>>,
     /// Calls recorded so far. Writer: the executor.
     next: Word<u64, Sys>,
@@ -94,7 +92,6 @@ impl Default for Recorder {
             slots: Box::default(),
             ticks: Ticks::new(),
             tag: Word::new(0),
-            stream: Word::new(0),
             streams: OnceLock::new(),
             next: Word::new(0),
             messages: Box::default(),
@@ -118,10 +115,11 @@ impl Recorder {
         self.streams.get_or_init(|| self.slots.iter().map(|_| Word::new(0)).collect());
     }
 
-    /// Calls that begin from now on are enqueued on this stream. The executor only.
-    #[inline]
-    pub(crate) fn enqueue_on(&self, stream: u64) {
-        self.stream.store_relaxed(stream);
+    /// So many calls, which begin next, are enqueued on this stream. The executor only.
+    pub(crate) fn enqueue_on(&self, stream: u64, calls: usize) {
+        let next = self.next.load_relaxed();
+        let kept = (next..next + calls as u64).filter_map(|index| self.kept_stream(index));
+        kept.for_each(|kept| kept.store_relaxed(stream));
     }
 
     /// The caller's tag of calls that begin from now on.
@@ -147,9 +145,6 @@ impl Recorder {
             slot.ended.store_relaxed(0);
             slot.nth.store_relaxed(self.count_message(record));
             slot.tag.store_relaxed(self.tag.load_relaxed());
-            if let Some(kept) = self.kept_stream(index) {
-                kept.store_relaxed(self.stream.load_relaxed());
-            }
             // RELEASE pairs with ACQUIRE in `read`.
             slot.stamp.store_release(index + 1);
         }
@@ -160,7 +155,6 @@ impl Recorder {
         index
     }
 
-    #[inline]
     fn kept_stream(&self, index: u64) -> Option<&Word<u64, Sys>> {
         self.streams.get()?.get(index as usize & (RECORDS - 1))
     }
@@ -389,7 +383,7 @@ mod tests {
         let recorder = Recorder::new(2);
         recorder.begin(&record(0));
         recorder.tag(42);
-        recorder.enqueue_on(0x70);
+        recorder.enqueue_on(0x70, 1);
         recorder.begin(&record(1));
         assert_eq!(
             recorder.mark_of(&record(1)),
@@ -397,9 +391,10 @@ mod tests {
             "calls of a processor have none"
         );
         recorder.keep_streams();
+        recorder.enqueue_on(0x70, 1);
         recorder.begin(&record(2));
         recorder.tag(0);
-        recorder.enqueue_on(0x80);
+        recorder.enqueue_on(0x80, 1);
         recorder.begin(&record(3));
         let marks: Vec<String> = (0..5).map(|seq| recorder.mark_of(&record(seq)).to_string()).collect();
         assert_eq!(marks, ["", " [tag 42]", " [tag 42, stream 0x70]", " [stream 0x80]", ""]);

@@ -3,7 +3,7 @@
 //! | source | when | who can know it |
 //! |---|---|---|
 //! | `OXCCL_COMM_SECRET` | it is set; a text that a person may have thought of is stretched by Argon2 | whoever reads the ranks' environment |
-//! | `OXCCL_COMM_SECRET_FILE` | it is set, and the file is this user's and nobody else may read it | this user |
+//! | `OXCCL_COMM_SECRET_FILE` | it is set, and the file is this user's and nobody else may read it; `/dev/fd/N` is an inherited memfd | this user |
 //! | the launcher's key-value space | PMI-1 (`super::pmi`) | the job's processes |
 //! | this user's key on this host | all ranks are on one host | this user |
 //! | the job's name and address | otherwise, unless `OXCCL_REQUIRE_SECRET=1` refuses; rank 0 warns | everybody |
@@ -22,6 +22,8 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
 
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
@@ -189,7 +191,7 @@ fn read_secret(path: &Path) -> Result<String, String> {
     if meta.uid() != me && meta.uid() != 0 {
         return Err(format!("it belongs to user {}, not to {me}", meta.uid()));
     }
-    if meta.mode() & 0o077 != 0 {
+    if meta.mode() & 0o077 != 0 && !has_never_had_a_name(&file) {
         return Err(format!("others may read or write it (mode {:o}); chmod 600", meta.mode() & 0o777));
     }
     let mut text = String::new();
@@ -199,6 +201,12 @@ fn read_secret(path: &Path) -> Result<String, String> {
         _ if text.len() as u64 > FILE_BYTES_MAX => Err(format!("it has more than {FILE_BYTES_MAX} bytes")),
         text => Ok(text.to_owned()),
     }
+}
+
+/// Whether it is a memfd, whatever its mode says: only processes that were given it, and their user's, can open it.
+fn has_never_had_a_name(file: &File) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:"))
 }
 
 /// This user's key on this host: in the directory that all of the host share, and where another user has taken its name there, in the first of
@@ -369,6 +377,24 @@ mod tests {
         let key = host_key(dir.path(), &[open.clone(), own.clone()]).unwrap();
         assert_eq!(key, host_key(dir.path(), &[open.clone(), own]).unwrap());
         assert!(matches!(host_key(dir.path(), &[open]), Err(KeyError::Taken(_))));
+    }
+
+    /// Every rank that was started with the descriptor reads it from its beginning.
+    #[test]
+    fn a_secret_in_an_inherited_descriptor_needs_no_name() {
+        let fd = rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(rustix::io::write(&fd, b"from who started us\n"), Ok(20));
+        let path = PathBuf::from(format!("/dev/fd/{}", fd.as_raw_fd()));
+        for _ in 0..2 {
+            assert_eq!(read_secret(&path).as_deref(), Ok("from who started us"));
+        }
+        // A file that others could read before its name went may have been read.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        let (file, name) = file.into_parts();
+        drop(name);
+        let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+        assert!(read_secret(&path).unwrap_err().contains("chmod 600"));
     }
 
     #[test]
