@@ -30,7 +30,7 @@ pub enum Error {
     #[error(transparent)]
     Impossible(#[from] Impossible),
     /// The tuning file cannot be used.
-    #[error(transparent)]
+    #[error("OXCCL_TUNE_FILE: {0}")]
     Tune(#[from] TuneError),
     /// The tuner plugin refused to serve the communicator.
     #[error(transparent)]

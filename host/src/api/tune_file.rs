@@ -16,7 +16,7 @@ const LEN_MAX: u64 = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TuneError {
     /// It cannot be read.
-    #[error("tuning file {} (OXCCL_TUNE_FILE): {why}", .path.display())]
+    #[error("tuning file {}: {why}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum TuneError {
         why: String,
     },
     /// It is no tuning file.
-    #[error("tuning file {} (OXCCL_TUNE_FILE), {source}", .path.display())]
+    #[error("tuning file {}, {source}", .path.display())]
     Text {
         /// The file.
         path: PathBuf,
