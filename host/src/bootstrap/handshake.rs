@@ -16,7 +16,8 @@
 //! the secret and both private keys seal everything after it. The initiator shows the secret first, so that a port scanner never gets
 //! anything to guess secrets against. A replayed HELLO can be read, but the handshake then fails at PROOF, which needs the private key
 //! that belonged to that HELLO. Where ranks have keys of their own, proof and answer show which ranks these are (module `credentials`); they are
-//! empty where all ranks share one key. The prologue authenticates the magic and the version; HELLO's content carries the purpose.
+//! empty where all ranks share one key. Magic and version travel in the clear, and a handshake fails
+//! if they were changed (Noise's prologue); HELLO's content carries the purpose.
 
 use oxccl_shared::abi::Rank;
 use snow::{HandshakeState, TransportState};

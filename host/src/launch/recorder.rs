@@ -34,7 +34,7 @@ const FUNC_NUMBERS: usize = {
 pub struct Recorder {
     slots: Box<[Slot]>,
     ticks: Ticks,
-    /// The caller's tag of calls that begin from now on. Writers: whoever has a handle.
+    /// The tag that the caller gives to calls which begin from now on. Any thread that has a handle writes it.
     tag: Word<u64, Sys>,
     /// By slot: the stream, where calls have one. Writer: the executor.
     streams: OnceLock<Box<[Word<u64, Sys>]>>,

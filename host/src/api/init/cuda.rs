@@ -119,7 +119,7 @@ impl Init for Cuda {
         let is_first = kernels.has_none();
         let has_all_kernels = nranks > 1 && !tuner.is_there() && kernels.load_all(&facts.kernel_set(), forms);
         if is_first && has_all_kernels && nranks > 2 {
-            kernels.load_spare(&facts.kernel_set_of_survivors(), forms);
+            kernels.load_spare(&facts.kernel_set_of_survivors());
         }
         laps.done("kernels loaded");
         let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {

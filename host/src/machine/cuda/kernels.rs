@@ -108,17 +108,6 @@ impl DeviceKernels {
         }
     }
 
-    /// Loads these kernels as well, for a communicator that may follow: survivors of a death are in a hurry. Those that cannot be loaded
-    /// are tried again when they are needed.
-    pub fn load_spare(&self, kernels: &[(Kernel, u32)], forms: Forms) {
-        let _bound = self.device.bind().ok();
-        for (id, threads) in kernels {
-            if self.load(&mut self.loaded(), *id, *threads, forms).is_err() {
-                break;
-            }
-        }
-    }
-
     /// Whether none has been loaded yet: a process has no communicator on the GPU so far.
     pub fn has_none(&self) -> bool {
         self.loaded().functions.is_empty()
@@ -129,6 +118,21 @@ impl DeviceKernels {
     ///
     /// Returns whether all are loaded. If not, calls load the rest.
     pub fn load_all(&self, kernels: &[(Kernel, u32)], forms: Forms) -> bool {
+        let has_all = self.load_each(kernels, forms);
+        if !has_all {
+            self.gate.get_or_init(RwLock::default);
+        }
+        has_all
+    }
+
+    /// Loads those of which there is machine code as well, for a communicator that may follow: survivors of a death are in a hurry. Others
+    /// are loaded when they are needed; to compile them ahead would take minutes.
+    pub fn load_spare(&self, kernels: &[(Kernel, u32)]) {
+        self.load_each(kernels, Forms::MachineCode);
+    }
+
+    /// Returns whether all are loaded.
+    fn load_each(&self, kernels: &[(Kernel, u32)], forms: Forms) -> bool {
         // Querying a function's limits needs the GPU's context; a missing context is an error of the next use.
         let _bound = self.device.bind().ok();
         let mut has_all = true;
@@ -144,9 +148,6 @@ impl DeviceKernels {
                     break;
                 }
             }
-        }
-        if !has_all {
-            self.gate.get_or_init(RwLock::default);
         }
         has_all
     }

@@ -29,7 +29,6 @@ use crate::topology::xml::{read_text, read_topology};
 use crate::topology::{Agreed, Channels, Gate, Inventory, agree as agree_on};
 use machine::Machine;
 use oxccl_shared::abi::Rank;
-use std::time::Instant;
 
 /// The names of the devices by which a ring comes to a rank, and leaves from it to another host.
 pub type RingNics = [Option<String>; 2];
@@ -54,7 +53,7 @@ pub struct Survey {
 /// # Errors
 /// On every rank: on the rank at fault its own error, elsewhere one that names it.
 pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey, ConnectError> {
-    let (rank, start) = (bootstrap.rank(), Instant::now());
+    let rank = bootstrap.rank();
     let mut laps = Laps::start(rank);
     let found = look(rank, wanted).map(|found| found.map_or(Vec::new(), |found| found.to_bytes()));
     laps.done("this GPU's machine looked at");
@@ -83,8 +82,8 @@ pub fn survey(bootstrap: &Bootstrap, wanted: &SurveyWanted<'_>) -> Result<Survey
         channels = channels.with_rings(rings);
     }
     let ring_nics = ring_nics(rank, &channels, &machine);
-    let took = start.elapsed();
-    tracing::debug!(%rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], ?took, "channels found");
+    tracing::debug!(%rank, hosts = agreed.hosts.len(), rings = ?agreed.reach[0], "channels found");
+    laps.done("channels of all hosts joined");
     let refused = machine.refused(rank);
     Ok(Survey { channels, ring_nics, refused, agreed, machine: machine.inventory() })
 }

@@ -13,7 +13,7 @@ use crate::topology::{
 use oxccl_shared::abi::Rank;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/fixtures/topology").join(format!("{name}.xml"))
