@@ -121,6 +121,13 @@ impl Hosts {
         ip(&format!("-n {} link set port{host} master bridge0", self.hub())).expect("the port is ours");
     }
 
+    /// Has a host forget where its peers are in its network: it asks anew, and while nobody answers the kernel says that it has no way to
+    /// them.
+    pub fn forget_neighbours(&self, host: u32) {
+        ip(&format!("-n {} neighbour flush dev {INTERFACE}", self.namespace(host)))
+            .expect("the host is ours");
+    }
+
     /// Has a host send no faster than so many Mbit/s from now on.
     ///
     /// # Errors

@@ -392,6 +392,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = self.child.kill();
+        }
+        if std::thread::panicking() {
+            // The reason may be any rank's.
+            self.reap(Instant::now() + SOON);
+            eprintln!("{}", self.transcript());
+        } else if self.status.is_none() {
             let _ = self.child.wait();
         }
     }

@@ -198,6 +198,34 @@ fn survive_an_outage(tag: &str, outage: Duration, env: &[(&str, &str)]) {
     }
 }
 
+/// The outage has begun when the first operation connects the hosts, and lasts longer than a listener waits for a handshake.
+fn survive_an_outage_at_first_use(tag: &str, env: &[(&str, &str)]) {
+    let Some(hosts) = hosts(tag, 2) else { return };
+    let mut job = start(&hosts, env, "join ask check drop tidy");
+    job.all_print("step ask");
+    hosts.cut_off(1);
+    (0..2).for_each(|host| hosts.forget_neighbours(host));
+    job.ranks.iter_mut().for_each(|rank| rank.say("go"));
+    std::thread::sleep(Duration::from_secs(8));
+    hosts.reconnect(1);
+    for rank in &mut job.ranks {
+        rank.line("checked", PATIENCE);
+        let status = rank.end(PATIENCE);
+        assert!(status.success(), "{status}: {}", rank.transcript());
+    }
+}
+
+/// The job ended with "cannot connect: No route to host" after 3 s.
+#[test]
+fn an_outage_is_survived_by_streams_that_connect_in_it() {
+    survive_an_outage_at_first_use("first", &[]);
+}
+
+#[test]
+fn an_outage_is_survived_by_a_network_that_connects_in_it() {
+    survive_an_outage_at_first_use("firstnet", &SOCKETS);
+}
+
 #[test]
 fn outages_of_streams_are_survived() {
     survive_an_outage("out1", Duration::from_secs(1), &[]);

@@ -217,7 +217,7 @@ impl Bootstrap {
         deadline: &Deadline,
     ) -> Result<(), BootstrapError> {
         let hello = Hello { purpose, from: self.rank(), to: peer, tag: 0 };
-        let channel = join::dial_peer(self.shared.key(), hello, addr, deadline)?;
+        let channel = self.reach().dial_at(hello, addr, deadline)?;
         self.shared.lock().dialed.push((side, peer, channel));
         self.shared.wake();
         Ok(())
@@ -349,7 +349,7 @@ impl Bootstrap {
             return Err(error);
         }
         let hello = Hello { purpose: Purpose::Message, from: self.rank(), to: peer, tag };
-        let mut channel = join::dial_peer(self.shared.key(), hello, addr, deadline)?;
+        let mut channel = self.reach().dial_at(hello, addr, deadline)?;
         self.reach().write_message(peer, &mut channel, message, deadline)
     }
 

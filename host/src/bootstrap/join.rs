@@ -5,10 +5,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
+use super::attempts::Attempts;
 use super::cancel::Cancel;
 use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
@@ -182,27 +183,35 @@ pub(crate) fn withdraw(root: &mut Channel, nranks: u32, why: Withdrawal) -> bool
 }
 
 /// Connects to another rank's listener. Its process was alive when its address was published: if nobody listens there any more, or the
-/// connection ends, it is lost. What a firewall or this host's own lack of ports does says nothing of it.
+/// connection ends, it is lost. What a firewall or this host's own lack of ports does says nothing of it, nor does a network that is
+/// silent for less than `outage`.
 pub(crate) fn dial_peer(
     (secret, credentials): (Secret, &Credentials),
     hello: Hello,
     addr: SocketAddr,
     deadline: &Deadline,
+    outage: Duration,
 ) -> Result<Channel, BootstrapError> {
     let peer = hello.to;
+    let mut attempts = Attempts::begin(Instant::now(), outage);
     let dialed = loop {
         let handshake = Handshake::initiator(secret, hello, Ephemeral::random()?);
-        match Channel::dial(addr, &mut handshake.by(credentials.clone()), deadline) {
+        let dialed = Channel::dial(addr, &mut handshake.by(credentials.clone()), deadline);
+        let pause = match &dialed {
             // Ports of connections that have just ended become free again.
             Err(DialError::Io(error))
                 if error.kind() == io::ErrorKind::AddrNotAvailable
-                    && deadline.left().is_some()
                     && deadline.waited() < PORTS_FREE_WITHIN =>
             {
-                std::thread::sleep(RETRY_MAX);
+                RETRY_MAX
             }
-            dialed => break dialed,
+            Err(DialError::Io(error)) if attempts.again(Instant::now(), error) => RETRY_FIRST,
+            _ => break dialed,
+        };
+        if deadline.left().is_none() {
+            break dialed;
         }
+        std::thread::sleep(pause);
     };
     dialed.map_err(|error| match error {
         DialError::Handshake(error) => distrusted(addr, error),
@@ -214,7 +223,7 @@ pub(crate) fn dial_peer(
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {
             BootstrapError::io("connect to a peer", &error).of_rank(hello.from)
         }
-        DialError::Io(error) if !is_death(&error, addr) => {
+        DialError::Io(error) if !is_death(&error, addr, attempts.was_there()) => {
             BootstrapError::Unreachable { from: hello.from, rank: peer, addr, errno: connect_errno(&error) }
         }
         DialError::Io(error) => {
@@ -225,15 +234,16 @@ pub(crate) fn dial_peer(
 }
 
 /// Whether a failed connection shows that nobody listens any more: it ended, or this host itself refuses it. Another host's refusal
-/// may be a firewall's.
-fn is_death(error: &io::Error, addr: SocketAddr) -> bool {
+/// may be a firewall's, unless it accepted one before.
+fn is_death(error: &io::Error, addr: SocketAddr, was_there: bool) -> bool {
     let is_here = || {
         addr.ip().is_loopback()
             || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == addr.ip()))
     };
     // A rank that had to leave registers nowhere.
     let is_nowhere = addr.ip().is_unspecified();
-    is_nowhere || sock::is_end(error) || error.kind() == io::ErrorKind::ConnectionRefused && is_here()
+    let is_refusal = error.kind() == io::ErrorKind::ConnectionRefused;
+    is_nowhere || sock::is_end(error) || is_refusal && (was_there || is_here())
 }
 
 fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
@@ -257,6 +267,13 @@ fn connect_errno(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::acceptor::Acceptor;
+    use rustix::event::PollFlags;
+    use std::net::TcpListener;
+
+    const OUTAGE: Duration = Duration::from_secs(30);
+    /// Long enough for a listener to have let somebody go.
+    const LATE: Duration = Duration::from_millis(300);
 
     #[test]
     fn only_an_end_and_a_refusal_of_ones_own_host_are_a_death() {
@@ -264,14 +281,16 @@ mod tests {
         let there = SocketAddr::from(([192, 0, 2, 1], 9));
         let of = |errno| io::Error::from_raw_os_error(errno);
         for addr in [here, there] {
-            assert!(is_death(&of(libc::ECONNRESET), addr));
+            assert!(is_death(&of(libc::ECONNRESET), addr, false));
             for errno in
                 [libc::EADDRNOTAVAIL, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EPERM, libc::EACCES]
             {
-                assert!(!is_death(&of(errno), addr), "{errno}");
+                assert!(!is_death(&of(errno), addr, false), "{errno}");
             }
         }
-        assert!(is_death(&of(libc::ECONNREFUSED), here) && !is_death(&of(libc::ECONNREFUSED), there));
+        let refused = of(libc::ECONNREFUSED);
+        assert!(is_death(&refused, here, false) && !is_death(&refused, there, false));
+        assert!(is_death(&refused, there, true), "it accepted a connection before");
     }
 
     /// No stream leads to the broadcast address.
@@ -280,11 +299,65 @@ mod tests {
         let hello = Hello { purpose: Purpose::Ring, from: Rank(0), to: Rank(1), tag: 0 };
         let addr = SocketAddr::from(([255, 255, 255, 255], 4711));
         let by = (Secret::from_seed(b""), &Credentials::Believed);
-        let error = dial_peer(by, hello, addr, &Deadline::after(Duration::from_secs(3))).unwrap_err();
+        let error = dial_peer(by, hello, addr, &Deadline::after(Duration::from_secs(3)), OUTAGE).unwrap_err();
         assert!(matches!(error, BootstrapError::Unreachable { rank: Rank(1), .. }), "{error:?}");
         assert!(
             error.to_string().starts_with("rank 0 cannot connect to rank 1 at 255.255.255.255:4711"),
             "{error}"
         );
+    }
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = sock::listen([127, 0, 0, 1].into(), 0).expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        (listener, addr)
+    }
+
+    /// Accepts a connection, says nothing for so long, and ends it.
+    fn let_one_go(listener: &TcpListener, after: Duration) {
+        let begun = Instant::now();
+        while let Err(error) = listener.accept().map(|_| std::thread::sleep(after)) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn dial(addr: SocketAddr) -> Result<Channel, BootstrapError> {
+        let hello = Hello { purpose: Purpose::Message, from: Rank(0), to: Rank(1), tag: 7 };
+        let by = (Secret::from_seed(b""), &Credentials::Believed);
+        dial_peer(by, hello, addr, &Deadline::after(Duration::from_secs(20)), OUTAGE)
+    }
+
+    /// An outage of 8 s ended jobs that were about to connect: listeners wait 5 s for who is to prove itself.
+    #[test]
+    fn who_was_let_go_by_a_listener_connects_again() {
+        let (listener, addr) = listener();
+        let dialing = std::thread::spawn(move || dial(addr).map(drop));
+        let_one_go(&listener, LATE);
+        let mut acceptor = Acceptor::new(listener, Secret::from_seed(b""), Rank(1), Duration::from_secs(20));
+        let (mut accepted, begun) = (Vec::new(), Instant::now());
+        while accepted.is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            acceptor.drive(Instant::now(), &[PollFlags::IN, PollFlags::IN], &mut accepted);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(dialing.join().expect("no panic"), Ok(()));
+        assert_eq!(accepted.first().map(|accepted| accepted.hello.tag), Some(7));
+    }
+
+    #[test]
+    fn a_peer_that_dies_while_one_connects_is_lost_soon_or_late() {
+        for after in [Duration::ZERO, LATE] {
+            let (listener, addr) = listener();
+            let begun = Instant::now();
+            let dialing = std::thread::spawn(move || dial(addr).map(drop));
+            let_one_go(&listener, after);
+            drop(listener);
+            assert_eq!(
+                dialing.join().expect("no panic"),
+                Err(BootstrapError::PeerLost { rank: Rank(1) }),
+                "{after:?}"
+            );
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Every rank registers with the root and learns its successor in the ring and its parent in a tree; both then carry
 //! membership events, and the tree all-gathers. The modules with decisions have no sockets or clocks (`credentials`, `handshake`, `session`, `frame`,
-//! `side`, `rendezvous`, `gather`, `gather_tree`, `long_waits`, `ring`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `root_address`, `join`, `state`, `ring_repair`,
+//! `side`, `rendezvous`, `gather`, `gather_tree`, `long_waits`, `ring`, `attempts`); the modules with sockets are thin (`sock`, `channel`, `acceptor`, `root`, `root_help`, `root_address`, `join`, `state`, `ring_repair`,
 //! `service`). One thread per communicator and rank serves all of its sockets with poll(2); the root has another for
 //! the duration of the rendezvous, and some more for the handshakes of many ranks.
 //!
@@ -42,6 +42,7 @@ pub mod ring;
 mod cancel;
 pub(crate) mod silence;
 pub(crate) mod sock;
+pub(crate) mod attempts;
 pub(crate) mod channel;
 pub(crate) mod acceptor;
 mod root_help;

@@ -130,7 +130,17 @@ impl Reach {
         }
         let hello = Hello { purpose, from: self.shared.me, to: peer, tag };
         let _wait = self.shared.begin_wait(Awaits::Peer(peer));
-        join::dial_peer(self.shared.key(), hello, addr, deadline).map_err(|error| self.known_better(error))
+        self.dial_at(hello, addr, deadline).map_err(|error| self.known_better(error))
+    }
+
+    /// As [`join::dial_peer`].
+    pub(super) fn dial_at(
+        &self,
+        hello: Hello,
+        addr: SocketAddr,
+        deadline: &Deadline,
+    ) -> Result<Channel, BootstrapError> {
+        join::dial_peer(self.shared.key(), hello, addr, deadline, self.shared.config.peer_dead_after)
     }
 
     fn accept(

@@ -1,6 +1,7 @@
 //! The connecting side's socket: a non-blocking connect, then the handshake over the listener's token.
 
 use super::invitation::Invitation;
+use crate::bootstrap::attempts::Attempts;
 use crate::bootstrap::channel::{Channel, DataStream};
 use crate::bootstrap::handshake::{Handshake, Hello};
 use crate::bootstrap::secret::Ephemeral;
@@ -12,10 +13,24 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A socket during connect and handshake.
 pub(super) struct Dial {
+    wanted: Wanted,
+    attempts: Attempts,
+    attempt: Attempt,
+}
+
+/// To whom, from which address, as what.
+struct Wanted {
+    invitation: Invitation,
+    source: Option<IpAddr>,
+    hello: Hello,
+    dead_after: Duration,
+}
+
+struct Attempt {
     stream: TcpStream,
     handshake: Handshake,
     state: State,
@@ -30,7 +45,7 @@ enum State {
 
 impl Dial {
     /// Starts to connect to the listener of an invitation, with `hello` for the handshake; from this address, if it
-    /// is of the peer's family.
+    /// is of the peer's family. A network may be silent for less than `dead_after`.
     ///
     /// # Errors
     /// The kernel's.
@@ -40,6 +55,41 @@ impl Dial {
         hello: Hello,
         dead_after: Duration,
     ) -> io::Result<Dial> {
+        let wanted = Wanted { invitation: *invitation, source, hello, dead_after };
+        let attempt = Attempt::begin(&wanted)?;
+        Ok(Dial { wanted, attempts: Attempts::begin(Instant::now(), dead_after), attempt })
+    }
+
+    /// Advances it; returns whether both sides are authenticated. Who waits bounds the time: a listener that lets go again and again is
+    /// no error.
+    ///
+    /// # Errors
+    /// No listener answers, or it is not authentic.
+    pub(super) fn advance(&mut self) -> io::Result<bool> {
+        match self.attempt.advance() {
+            Err(error) if self.attempts.again(Instant::now(), &error) => {
+                self.attempt = Attempt::begin(&self.wanted)?;
+                Ok(false)
+            }
+            advanced => advanced,
+        }
+    }
+
+    /// The connection with its keys, after the handshake.
+    pub(super) fn into_channel(self) -> io::Result<Channel> {
+        let Attempt { stream, mut handshake, .. } = self.attempt;
+        Channel::new(stream, &mut handshake)
+    }
+
+    /// The bare socket, after the handshake, with keys to encrypt by what it carries.
+    pub(super) fn into_data_stream(self) -> io::Result<DataStream> {
+        self.into_channel().map(Channel::into_stream)
+    }
+}
+
+impl Attempt {
+    fn begin(wanted: &Wanted) -> io::Result<Attempt> {
+        let Wanted { invitation, source, hello, dead_after } = wanted;
         let family = if invitation.addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = with_room(|| rustix::net::socket_with(family, SocketType::STREAM, flags, None))?;
@@ -48,22 +98,18 @@ impl Dial {
             bind(&socket, source)?;
         }
         let ephemeral = Ephemeral::random().map_err(io::Error::other)?;
-        let handshake = Handshake::initiator(invitation.token, hello, ephemeral);
+        let handshake = Handshake::initiator(invitation.token, *hello, ephemeral);
         let state = match rustix::net::connect(&socket, &invitation.addr) {
             Ok(()) => State::Proving,
             Err(Errno::INPROGRESS | Errno::INTR) => State::Connecting,
             Err(errno) => return Err(errno.into()),
         };
         let stream = TcpStream::from(socket);
-        sock::keep_alive(&stream, dead_after)?;
-        Ok(Dial { stream, handshake, state })
+        sock::keep_alive(&stream, *dead_after)?;
+        Ok(Attempt { stream, handshake, state })
     }
 
-    /// Advances it; returns whether both sides are authenticated.
-    ///
-    /// # Errors
-    /// No listener answers, or it is not authentic.
-    pub(super) fn advance(&mut self) -> io::Result<bool> {
+    fn advance(&mut self) -> io::Result<bool> {
         if self.state == State::Connecting && self.is_connected()? {
             self.state = State::Proving;
         }
@@ -83,16 +129,6 @@ impl Dial {
             return Ok(false);
         }
         sockopt::socket_error(&self.stream)?.map(|()| true).map_err(io::Error::from)
-    }
-
-    /// The connection with its keys, after the handshake.
-    pub(super) fn into_channel(mut self) -> io::Result<Channel> {
-        Channel::new(self.stream, &mut self.handshake)
-    }
-
-    /// The bare socket, after the handshake, with keys to encrypt by what it carries.
-    pub(super) fn into_data_stream(self) -> io::Result<DataStream> {
-        self.into_channel().map(Channel::into_stream)
     }
 }
 

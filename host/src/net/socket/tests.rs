@@ -144,3 +144,30 @@ fn a_relay_changes_nothing_without_being_found_out() {
         assert!(error.peer().is_some(), "the connection is not blamed: {error}");
     }
 }
+
+/// A listener waits 5 s for a peer to prove itself; a network may be silent for longer.
+#[test]
+fn who_was_let_go_by_a_listener_connects_again() {
+    let (net, gate) = (network(false), TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let (handle, mut listener) = net.listen(0).expect("a device");
+    let invitation = Invitation::from_handle(&handle, MAGIC).expect("its own handle");
+    let at_gate = Invitation { addr: gate.local_addr().expect("an address"), ..invitation }.to_handle(MAGIC);
+    std::thread::spawn(move || {
+        let first = gate.accept().expect("a connection");
+        std::thread::sleep(Duration::from_millis(300));
+        drop(first);
+        let near = gate.accept().expect("another").0;
+        let far = TcpStream::connect(invitation.addr).expect("it listens");
+        let back = (far.try_clone().expect("one more"), near.try_clone().expect("one more"));
+        std::thread::spawn(move || forward(back.0, back.1, None, &Mutex::default()));
+        forward(near, far, None, &Mutex::default());
+    });
+    let mut connector = net.connect(0, &at_gate).expect("a handle");
+    let (mut send, mut recv) = (None, None);
+    let deadline = Instant::now() + PATIENCE;
+    while send.is_none() || recv.is_none() {
+        send = send.or_else(|| connector.poll_connect().expect("it is let go, and comes again"));
+        recv = recv.or_else(|| listener.poll_accept().expect("nobody else comes"));
+        assert!(Instant::now() < deadline);
+    }
+}
