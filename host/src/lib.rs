@@ -5,16 +5,15 @@
 //! Gives: the same result on every rank, or an error that names the rank at fault.
 //! Never: blocks for ever; every wait ends with a result or with the name of a rank.
 //!
-//! [`guide`] has a page for each concept.
+//! Start with [`guide`], which has a page for each concept.
 
-// Without the tests and tools, some of what they look at is used by nobody.
+// Without the tests and tools, nobody uses some of the items that they inspect.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
 
 pub mod guide;
 pub mod api;
 pub mod status;
-// What follows is for this repository's tests and tools, which look inside by the feature `internals`. Programs use what is exported
-// below.
+// This repository's tests and tools use these modules, by the feature `internals`. Programs use the exports below.
 cfg_if::cfg_if! {
     if #[cfg(feature = "internals")] {
         #[doc(hidden)]

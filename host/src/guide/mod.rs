@@ -1,4 +1,4 @@
-//! The library by concept, a page each; what one item does is said where it is defined.
+//! The library by concept, one page each. What one item does is documented at the item.
 //!
 //! Layer: host / guide, documentation only.
 //! Takes: nothing; the examples of its pages are compiled and run as tests.
