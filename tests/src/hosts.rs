@@ -121,6 +121,12 @@ impl Hosts {
         ip(&format!("-n {} link set port{host} master bridge0", self.hub())).expect("the port is ours");
     }
 
+    /// Takes a host's interface down, or up again: the host knows no way to the others meanwhile.
+    pub fn set_interface(&self, host: u32, is_up: bool) {
+        let state = if is_up { "up" } else { "down" };
+        ip(&format!("-n {} link set {INTERFACE} {state}", self.namespace(host))).expect("the host is ours");
+    }
+
     /// Has a host forget where its peers are in its network: it asks anew, and while nobody answers the kernel says that it has no way to
     /// them.
     pub fn forget_neighbours(&self, host: u32) {

@@ -198,16 +198,47 @@ fn survive_an_outage(tag: &str, outage: Duration, env: &[(&str, &str)]) {
     }
 }
 
-/// The outage has begun when the first operation connects the hosts, and lasts longer than a listener waits for a handshake.
-fn survive_an_outage_at_first_use(tag: &str, env: &[(&str, &str)]) {
+/// What is wrong for a while.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// A host is cut off, and has to find its peers anew.
+    CutOff,
+    /// A host's interface is down.
+    Down,
+}
+
+impl Trouble {
+    fn begin(self, hosts: &Hosts) {
+        match self {
+            Trouble::CutOff => {
+                hosts.cut_off(1);
+                (0..2).for_each(|host| hosts.forget_neighbours(host));
+            }
+            Trouble::Down => hosts.set_interface(1, false),
+        }
+    }
+
+    fn end(self, hosts: &Hosts) {
+        match self {
+            Trouble::CutOff => hosts.reconnect(1),
+            Trouble::Down => hosts.set_interface(1, true),
+        }
+    }
+}
+
+/// It begins before the first operation connects the hosts.
+fn survive_at_first_use(tag: &str, trouble: Trouble, lasts: Duration, env: &[(&str, &str)]) {
     let Some(hosts) = hosts(tag, 2) else { return };
     let mut job = start(&hosts, env, "join ask check drop tidy");
     job.all_print("step ask");
-    hosts.cut_off(1);
-    (0..2).for_each(|host| hosts.forget_neighbours(host));
+    trouble.begin(&hosts);
     job.ranks.iter_mut().for_each(|rank| rank.say("go"));
-    std::thread::sleep(Duration::from_secs(8));
-    hosts.reconnect(1);
+    std::thread::sleep(lasts);
+    trouble.end(&hosts);
+    all_check(&mut job);
+}
+
+fn all_check(job: &mut Job) {
     for rank in &mut job.ranks {
         rank.line("checked", PATIENCE);
         let status = rank.end(PATIENCE);
@@ -218,12 +249,44 @@ fn survive_an_outage_at_first_use(tag: &str, env: &[(&str, &str)]) {
 /// The job ended with "cannot connect: No route to host" after 3 s.
 #[test]
 fn an_outage_is_survived_by_streams_that_connect_in_it() {
-    survive_an_outage_at_first_use("first", &[]);
+    survive_at_first_use("first", Trouble::CutOff, Duration::from_secs(8), &[]);
 }
 
 #[test]
 fn an_outage_is_survived_by_a_network_that_connects_in_it() {
-    survive_an_outage_at_first_use("firstnet", &SOCKETS);
+    survive_at_first_use("firstnet", Trouble::CutOff, Duration::from_secs(8), &SOCKETS);
+}
+
+/// Who connected to a host to which no way led failed at once.
+#[test]
+fn an_interface_may_be_down_while_the_first_operation_connects() {
+    survive_at_first_use("down", Trouble::Down, Duration::from_secs(3), &[]);
+    survive_at_first_use("downnet", Trouble::Down, Duration::from_secs(3), &SOCKETS);
+}
+
+/// A rank gave the root up after 3 s of silence.
+#[test]
+fn an_outage_is_survived_by_ranks_that_look_for_the_root() {
+    let Some(hosts) = hosts("root", 2) else { return };
+    hosts.cut_off(1);
+    let mut job = start(&hosts, &[], "join check drop tidy");
+    std::thread::sleep(Duration::from_secs(5));
+    hosts.reconnect(1);
+    all_check(&mut job);
+}
+
+/// A connection on which nothing had gone for a while counted that while as silence: with 30 s, and 15 of them idle, an outage of 18 s
+/// was a death.
+#[test]
+fn an_idle_job_survives_an_outage_that_is_shorter_than_said() {
+    let Some(hosts) = hosts("idle", 2) else { return };
+    let mut job = start(&hosts, &[("OXCCL_OUTAGE", "8")], "join check sleep=12000 check drop tidy");
+    job.all_print("checked");
+    std::thread::sleep(Duration::from_millis(3800));
+    hosts.cut_off(1);
+    std::thread::sleep(Duration::from_millis(6500));
+    hosts.reconnect(1);
+    all_check(&mut job);
 }
 
 #[test]

@@ -163,6 +163,29 @@ struct Stopped {
     goes_on_early: bool,
 }
 
+/// The first member told the others where they meet at once and after an eighth of the timeout, and never again: who was stopped then
+/// heard nothing, and all waited out the timeout and named another rank.
+#[test]
+fn a_member_that_is_stopped_for_a_while_at_the_beginning_of_a_shrink_comes_later() {
+    for nranks in [2, 3] {
+        let launch = Launch::new(RANK, nranks).env("OXCCL_BOOTSTRAP_TIMEOUT", "16");
+        let mut job = launch.start("join check ask all-shrink check finalize");
+        job.all_print("step ask");
+        job.signal(&[1], Signal::STOP);
+        job.ranks.iter_mut().for_each(|rank| rank.say("go"));
+        std::thread::sleep(Duration::from_secs(4));
+        job.signal(&[1], Signal::CONT);
+        let back = Instant::now();
+        for rank in &mut job.ranks {
+            rank.line("checked", SOON);
+            rank.line("checked", SOON);
+            let status = rank.end(SOON);
+            assert!(status.success(), "{status}: {}", rank.transcript());
+        }
+        assert!(back.elapsed() < Duration::from_secs(8), "{:?}", back.elapsed());
+    }
+}
+
 /// The survivors learn whom they miss, and leave that one out. It goes on later, gets an error soon, and disturbs nobody.
 fn leave_out(case: &Stopped) {
     let Stopped { transport, nranks, stopped, killed, goes_on_early } = *case;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
-use super::attempts::Attempts;
+use super::attempts::{Attempts, is_no_way};
 use super::cancel::Cancel;
 use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
@@ -27,7 +27,7 @@ use super::sock::{self, Deadline};
 use crate::os::NoDescriptor;
 use crate::wire::Message;
 
-/// The root of a created id ran before the id existed: if it does not answer for this long, it is gone.
+/// The root of a created id ran before the id existed: if its host answers for this long and it does not, it is gone.
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
 /// How long a cancelled rank looks for the root.
 const LEAVING_TAKES: Duration = Duration::from_millis(500);
@@ -44,10 +44,11 @@ pub(crate) fn reach_root(
     cancel: &Cancel,
 ) -> Result<(Channel, Credentials), BootstrapError> {
     let addr = id.root_addr();
-    let patience = match id.kind() {
-        RootKind::Created => config.timeout.min(ROOT_GONE_AFTER),
-        RootKind::ByRankZero | RootKind::ByRankZeroOfAnyJob => config.timeout,
+    let (patience, gone_after) = match id.kind() {
+        RootKind::Created => (ROOT_GONE_AFTER.max(config.peer_dead_after), ROOT_GONE_AFTER),
+        RootKind::ByRankZero | RootKind::ByRankZeroOfAnyJob => (Duration::MAX, Duration::MAX),
     };
+    let patience = patience.min(config.timeout);
     let deadline = Deadline::after(patience).or_cancelled(cancel);
     let hello = Hello { purpose: Purpose::Register, from: me, to: ROOT, tag: 0 };
     let mut pause = RETRY_FIRST;
@@ -69,7 +70,12 @@ pub(crate) fn reach_root(
             }
             // The last attempt's timeout is less informative than the errors of the others.
             Err(DialError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(DialError::Io(error)) => errno = connect_errno(&error),
+            Err(DialError::Io(error)) => {
+                errno = connect_errno(&error);
+                if !is_no_way(&error) && deadline.waited() >= gone_after {
+                    break;
+                }
+            }
         }
         std::thread::sleep(deadline.left().map_or(Duration::ZERO, |left| pause.min(left)));
         pause = (pause * 2).min(RETRY_MAX);
@@ -193,7 +199,7 @@ pub(crate) fn dial_peer(
     outage: Duration,
 ) -> Result<Channel, BootstrapError> {
     let peer = hello.to;
-    let mut attempts = Attempts::begin(Instant::now(), outage);
+    let mut attempts = Attempts::begin(addr, Instant::now(), outage);
     let dialed = loop {
         let handshake = Handshake::initiator(secret, hello, Ephemeral::random()?);
         let dialed = Channel::dial(addr, &mut handshake.by(credentials.clone()), deadline);
@@ -203,14 +209,14 @@ pub(crate) fn dial_peer(
                 if error.kind() == io::ErrorKind::AddrNotAvailable
                     && deadline.waited() < PORTS_FREE_WITHIN =>
             {
-                RETRY_MAX
+                Some(RETRY_MAX)
             }
-            Err(DialError::Io(error)) if attempts.again(Instant::now(), error) => RETRY_FIRST,
-            _ => break dialed,
+            Err(DialError::Io(error)) => attempts.again(Instant::now(), error),
+            _ => None,
         };
-        if deadline.left().is_none() {
+        let Some(pause) = pause.filter(|pause| deadline.left().is_some_and(|left| left > *pause)) else {
             break dialed;
-        }
+        };
         std::thread::sleep(pause);
     };
     dialed.map_err(|error| match error {

@@ -94,7 +94,8 @@ pub(super) fn spawn(
         rendezvous,
         conns: BTreeMap::new(),
         next_conn: 0,
-        register_timeout: config.handshake_timeout,
+        // A rank has proved who it is: the network may be silent before it registers.
+        register_timeout: config.handshake_timeout.max(config.peer_dead_after),
         helpers: None,
         has_sized_up: false,
         looked_at: Instant::now(),

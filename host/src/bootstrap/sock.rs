@@ -22,6 +22,10 @@ const BACKLOG: i32 = 4096;
 const DEAD_AFTER_MIN: Duration = Duration::from_secs(2);
 /// Half of it is the longest idle time before the first probe, 32,767 s (MAX_TCP_KEEPIDLE of Linux's tcp.h).
 const DEAD_AFTER_MAX: Duration = Duration::from_secs(2 * 32_767);
+/// When a connection on which nothing arrives is probed, and then again: so that silence counts from when it began.
+const PROBED_AFTER: Duration = Duration::from_secs(1);
+/// The kernel's most is 127.
+const PROBES_MAX: u64 = 100;
 
 /// How long a wait for a socket takes at most to see that it is cancelled.
 const CANCEL_SEEN_AFTER: Duration = Duration::from_millis(20);
@@ -196,25 +200,26 @@ pub(crate) fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<Opt
     would_block_is_none(retry_interrupted(|| stream.write(bytes)))
 }
 
-/// Makes the kernel detect within about `dead_after` that the other host has vanished, also when nothing is sent. The
-/// other side must read within that time.
+/// Makes the kernel detect that the other host has vanished, also when nothing is sent: not before it has been silent for `dead_after`,
+/// and at most [`PROBED_AFTER`] and a probe later. The other side must read within that time.
 pub(crate) fn watch_for_vanished_host(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     keep_alive(stream, dead_after)?;
-    let dead_after = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX);
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX))?;
+    // On an idle connection the kernel counts this time from the last segment that arrived, which may be that much older than the silence.
+    let at_most = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX) + PROBED_AFTER;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
 
 /// The same only for idle times: a peer that does not read for long, which would end a connection with a user
 /// timeout, is tolerated.
 pub(crate) fn keep_alive(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
-    let dead_after = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX);
-    let idle = Duration::from_secs((dead_after.as_secs() / 2).max(1));
+    let dead_after_s = dead_after.clamp(DEAD_AFTER_MIN, DEAD_AFTER_MAX).as_secs();
+    let interval_s = dead_after_s.div_ceil(PROBES_MAX);
+    let probes = u32::try_from(dead_after_s.div_ceil(interval_s)).unwrap_or(u32::MAX);
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, idle)?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
-    let probes = u32::try_from((dead_after - idle).as_secs()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_keepcnt(stream, probes.clamp(1, 100))?;
+    sockopt::set_tcp_keepidle(stream, PROBED_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(interval_s))?;
+    sockopt::set_tcp_keepcnt(stream, probes)?;
     Ok(())
 }
 
@@ -258,14 +263,19 @@ mod tests {
         let listener = listen(std::net::Ipv4Addr::LOCALHOST.into(), 0).expect("a port");
         let addr = listener.local_addr().expect("an address");
         let stream = connect(addr, &Deadline::after(Duration::from_secs(5))).expect("connected");
-        for (dead_after_secs, bound_secs) in [(0, 2), (2, 2), (5, 5), (60, 60)] {
+        for (dead_after_secs, bound_secs) in [(0, 2), (2, 2), (5, 5), (60, 60), (150, 150), (3000, 3000)] {
             watch_for_vanished_host(&stream, Duration::from_secs(dead_after_secs)).expect("options of TCP");
             let probes = sockopt::tcp_keepcnt(&stream).expect("an option");
             let idle = sockopt::tcp_keepidle(&stream).expect("an option");
             let interval = sockopt::tcp_keepintvl(&stream).expect("an option");
             assert!(sockopt::socket_keepalive(&stream).expect("an option"));
-            assert_eq!(idle + interval * probes, Duration::from_secs(bound_secs));
-            assert_eq!(sockopt::tcp_user_timeout(&stream).expect("an option"), bound_secs as u32 * 1000);
+            // From the first probe that is not answered on: an idle connection has answered one a moment before.
+            assert_eq!((idle, interval * probes), (PROBED_AFTER, Duration::from_secs(bound_secs)));
+            let at_most = Duration::from_secs(bound_secs) + PROBED_AFTER;
+            assert_eq!(
+                u128::from(sockopt::tcp_user_timeout(&stream).expect("an option")),
+                at_most.as_millis()
+            );
         }
     }
 }

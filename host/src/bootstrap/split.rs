@@ -22,6 +22,10 @@ use crate::wire::{Message, digest};
 
 /// The share of the timeout after which the first member tells all others where they meet: some between did not pass it on.
 const PATIENCE_SHARE: u32 = 8;
+/// How often it tells those again that did not answer: they were stopped, or their host was cut off.
+const TELLS_EVERY: Duration = Duration::from_secs(1);
+/// The share of the timeout for which others wait longer than the root, which names who is missing.
+const ROOT_FIRST_SHARE: u32 = 4;
 /// How long a member that is told may take to answer a connection: its bootstrap thread does, unless the process is stopped.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// How soon a member hears of the others why a meeting has failed on them.
@@ -174,14 +178,16 @@ impl Bootstrap {
         let tag = meeting_tag(members, number);
         let credentials = self.shared.credentials.among(members);
         let config = &self.shared.config;
-        let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
+        let after = |time| Deadline::after(time).or_cancelled(cancel).outlasting_abort();
+        let deadline = after(config.timeout);
         let addr = if place == 0 {
             let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
             UniqueId::create_with((secret, credentials.clone()), &root_config)?.root_addr()
         } else {
             let what = "its address cannot be read";
             let from = [teller(place), 0].map(|place| members[place as usize]);
-            let told = self.recv_among(&from, members, tag, &deadline);
+            let patience = config.timeout.saturating_add(config.timeout / ROOT_FIRST_SHARE);
+            let told = self.recv_among(&from, members, tag, &after(patience));
             let (from, bytes) = told.map_err(|error| match error {
                 // The first member tells all after a while. No word from it either: it is the one to name.
                 BootstrapError::Timeout { what, waited, .. } => {
@@ -201,8 +207,10 @@ impl Bootstrap {
         let told = told(place, nranks).map(tell);
         // One member that cannot be reached keeps nobody else from hearing of it; the root would wait for that one. A member that does not
         // answer may be stopped for a moment only. If it does not come, the root names it.
-        let is_timeout = |error: &BootstrapError| matches!(error, BootstrapError::Timeout { .. });
-        let failed = told.filter_map(Result::err).filter(|error| !is_timeout(error)).reduce(|first, _| first);
+        let is_silence = |error: &BootstrapError| {
+            matches!(error, BootstrapError::Timeout { .. } | BootstrapError::Unreachable { .. })
+        };
+        let failed = told.filter_map(Result::err).filter(|error| !is_silence(error)).reduce(|first, _| first);
         if let Some(error) = failed {
             join::leave_unmet((&id, &credentials), (Rank(place), nranks), config, Withdrawal::Failed);
             return Err(error);
@@ -211,19 +219,21 @@ impl Bootstrap {
             let child = Bootstrap::connect_by((&id, &credentials), (Rank(place), nranks), config, cancel);
             child.map_err(|error| by_numbers_here(error, members, self.nranks()))
         };
-        if place != 0 || nranks <= 2 {
+        if place != 0 || nranks == 1 {
             return connect();
         }
-        // A member that is stopped, or does not come, does not tell those after it.
+        // A member that is stopped, or cut off, or does not come, has not heard of it, and does not tell those after it.
         std::thread::scope(|scope| {
             let ((over, waits), has_met) = (channel::<()>(), Cancel::default());
             let is_over = has_met.clone();
             let tell_all = move || {
-                if waits.recv_timeout(config.timeout / PATIENCE_SHARE) != Err(RecvTimeoutError::Timeout) {
-                    return;
+                let (mut untold, mut pause) =
+                    ((1..nranks).collect::<Vec<_>>(), config.timeout / PATIENCE_SHARE);
+                while !untold.is_empty() && waits.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                    // The root names those that never answer.
+                    untold.retain(|to| !is_over.is_called() && tell(*to).is_err());
+                    pause = TELLS_EVERY;
                 }
-                // The root names those that do not answer.
-                (1..nranks).take_while(|_| !is_over.is_called()).for_each(|to| drop(tell(to)));
             };
             let helper = std::thread::Builder::new().name("oxccl-meeting".into());
             if let Err(error) = helper.spawn_scoped(scope, tell_all) {

@@ -19,7 +19,13 @@ use std::time::{Duration, Instant};
 pub(super) struct Dial {
     wanted: Wanted,
     attempts: Attempts,
-    attempt: Attempt,
+    stage: Stage,
+}
+
+enum Stage {
+    Trying(Attempt),
+    /// The next attempt begins then.
+    Resting(Instant),
 }
 
 /// To whom, from which address, as what.
@@ -56,8 +62,11 @@ impl Dial {
         dead_after: Duration,
     ) -> io::Result<Dial> {
         let wanted = Wanted { invitation: *invitation, source, hello, dead_after };
-        let attempt = Attempt::begin(&wanted)?;
-        Ok(Dial { wanted, attempts: Attempts::begin(Instant::now(), dead_after), attempt })
+        let now = Instant::now();
+        let attempts = Attempts::begin(invitation.addr, now, dead_after);
+        let mut dial = Dial { wanted, attempts, stage: Stage::Resting(now) };
+        dial.begin(now)?;
+        Ok(dial)
     }
 
     /// Advances it; returns whether both sides are authenticated. Who waits bounds the time: a listener that lets go again and again is
@@ -66,19 +75,38 @@ impl Dial {
     /// # Errors
     /// No listener answers, or it is not authentic.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
-        match self.attempt.advance() {
-            Err(error) if self.attempts.again(Instant::now(), &error) => {
-                self.attempt = Attempt::begin(&self.wanted)?;
-                Ok(false)
-            }
-            advanced => advanced,
+        let now = Instant::now();
+        match &mut self.stage {
+            Stage::Resting(until) if now < *until => Ok(false),
+            Stage::Resting(_) => self.begin(now).map(|()| false),
+            Stage::Trying(attempt) => match attempt.advance() {
+                Ok(is_ready) => Ok(is_ready),
+                Err(error) => self.rest(now, error).map(|()| false),
+            },
         }
+    }
+
+    fn begin(&mut self, now: Instant) -> io::Result<()> {
+        match Attempt::begin(&self.wanted) {
+            Ok(attempt) => self.stage = Stage::Trying(attempt),
+            Err(error) => self.rest(now, error)?,
+        }
+        Ok(())
+    }
+
+    /// An attempt has ended: another comes, or this is the error.
+    fn rest(&mut self, now: Instant, error: io::Error) -> io::Result<()> {
+        let pause = self.attempts.again(now, &error).ok_or(error)?;
+        self.stage = Stage::Resting(now + pause);
+        Ok(())
     }
 
     /// The connection with its keys, after the handshake.
     pub(super) fn into_channel(self) -> io::Result<Channel> {
-        let Attempt { stream, mut handshake, .. } = self.attempt;
-        Channel::new(stream, &mut handshake)
+        match self.stage {
+            Stage::Trying(Attempt { stream, mut handshake, .. }) => Channel::new(stream, &mut handshake),
+            Stage::Resting(_) => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// The bare socket, after the handshake, with keys to encrypt by what it carries.
