@@ -135,6 +135,25 @@ fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
     }
 }
 
+/// It was not if the bootstrap had less than 60 s: the heads gave up on each other first.
+#[test]
+fn a_server_that_is_stopped_when_ranks_come_is_named() {
+    let [server, stopped] = [(); 2].map(|()| Aggregator::start("0", 1024));
+    stopped.process.signal(Signal::STOP);
+    let both = format!("{},{}", server.addr, stopped.addr);
+    let launch = server.launch(3, 1).env("OXCCL_AGGREGATOR", &both).env("OXCCL_BOOTSTRAP_TIMEOUT", "10");
+    let mut job = launch.start("join");
+    let expected = format!("with {}: no answer within 5s", stopped.addr);
+    for rank in &mut job.ranks {
+        let failure = rank.failure(SOON);
+        assert!(failure.text.contains(&expected), "{failure:?}");
+        rank.end(SOON);
+    }
+    stopped.process.signal(Signal::CONT);
+    server.serves(2);
+    stopped.serves(2);
+}
+
 /// Another job of the server does not notice, and the memory of the dead one's is free for the next.
 #[test]
 fn a_job_whose_rank_is_killed_ends_alone() {

@@ -153,7 +153,8 @@ impl Config {
         net.coll.aggregators = (!servers.is_empty()).then(|| AggregatorConfig {
             servers,
             secret: aggregator_secret(env.0),
-            connect_timeout: net.socket.connect_timeout,
+            // The heads have the bootstrap's to come together: a server that does not answer is named before they give up.
+            connect_timeout: net.socket.connect_timeout.min(bootstrap.timeout / 2),
             peer_dead_after: bootstrap.peer_dead_after,
             net: network,
         });
@@ -243,6 +244,19 @@ mod tests {
         assert_eq!(limits(&[("NCCL_MIN_CTAS", "2"), ("NCCL_MAX_NRINGS", "9")]).min, Some(2));
         let both = limits(&[("NCCL_MAX_NCHANNELS", "4"), ("NCCL_MAX_NRINGS", "9"), ("NCCL_MAX_CTAS", "1")]);
         assert_eq!((both.min, both.max), (None, Some(4)));
+    }
+
+    /// They had 60 s whatever the bootstrap had, and a server that had stopped was not named.
+    #[test]
+    fn aggregators_have_half_of_the_bootstraps_time_to_answer() {
+        let timeout = |bootstrap: &str| {
+            let said = [("OXCCL_AGGREGATOR", "10.0.0.9:28040"), ("OXCCL_BOOTSTRAP_TIMEOUT", bootstrap)];
+            config(&said).unwrap().net.coll.aggregators.map(|servers| servers.connect_timeout)
+        };
+        let expected = [("0.5", 250), ("10", 5_000), ("", 60_000), ("120", 60_000), ("1800", 60_000)];
+        for (bootstrap, millis) in expected {
+            assert_eq!(timeout(bootstrap), Some(Duration::from_millis(millis)), "{bootstrap}");
+        }
     }
 
     #[test]

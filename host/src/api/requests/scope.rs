@@ -276,15 +276,18 @@ impl<O: Output> ScopedRequest<'_, O> {
         Ok(None)
     }
 
-    /// Waits until one of these operations is over, and says which; none of none.
+    /// Waits until one of these operations is over, and says which; none of none. They may be of different communicators.
     ///
     /// # Errors
     /// Of an operation that failed.
     pub fn wait_any(requests: &[Self]) -> Result<Option<usize>, Error> {
-        let Some(first) = requests.first() else { return Ok(None) };
-        let flights = Flights(first.communicator.cell());
-        let tickets = || requests.iter().map(|request| request.ticket);
-        flights.wait_any(tickets).map_err(|occupied| first.communicator.occupied(occupied))?;
+        if requests.is_empty() {
+            return Ok(None);
+        }
+        let operations =
+            || requests.iter().map(|request| (Flights(request.communicator.cell()), request.ticket));
+        Flights::wait_any(operations)
+            .map_err(|(at, occupied)| requests[at].communicator.occupied(occupied))?;
         ScopedRequest::test_any(requests)
     }
 

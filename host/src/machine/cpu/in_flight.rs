@@ -116,12 +116,26 @@ impl Flights<'_> {
         Ok(self.0.check()?.queue.take(ticket))
     }
 
-    /// Waits until one of these operations is over.
+    /// Waits until one of these operations is over, each of which is its own communicator's. Of none at all it waits for ever.
     ///
     /// # Errors
-    /// As [`Self::wait`].
-    pub fn wait_any<I: Iterator<Item = Ticket>>(self, tickets: impl Fn() -> I) -> Result<(), Occupied> {
-        self.wait_while(|flight| tickets().all(|ticket| flight.queue.is_over(ticket) == Some(false)))
+    /// As [`Self::wait`], and at which operation.
+    pub fn wait_any<I: Iterator<Item = (Self, Ticket)>>(
+        operations: impl Fn() -> I,
+    ) -> Result<(), (usize, Occupied)> {
+        for (at, (flights, _)) in operations().enumerate() {
+            flights.outside().map_err(|occupied| (at, occupied))?;
+        }
+        let is_under_way =
+            |(flights, ticket): (Self, Ticket)| flights.0.flight().queue.is_over(ticket) == Some(false);
+        let mut patience = Patience::default();
+        while operations().all(is_under_way) {
+            patience.round();
+        }
+        for (flights, _) in operations() {
+            flights.0.flight().queue.bury();
+        }
+        Ok(())
     }
 
     /// Whether the request with this word is that of the operation.

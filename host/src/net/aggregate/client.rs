@@ -32,7 +32,7 @@ pub struct AggregatorConfig {
     pub servers: Vec<String>,
     /// What they share with the ranks, or why there is nothing.
     pub secret: Result<Secret, String>,
-    /// How long a server may take to answer.
+    /// How long a server may take to answer. Less than the bootstrap's timeout, after which the heads give up without naming it.
     pub connect_timeout: Duration,
     /// When a silent host counts as gone.
     pub peer_dead_after: Duration,
