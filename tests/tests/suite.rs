@@ -15,6 +15,7 @@ mod profilers;
 mod tuners;
 mod kernels_by_need;
 mod marks;
+mod gpu_traffic;
 mod refused_launches;
 mod net;
 mod mp_collectives;

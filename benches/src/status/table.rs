@@ -158,7 +158,7 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
         let [sent, received] = [peer.sent_bytes, peer.received_bytes].map(|bytes| bytes as f64 / 1e6);
         let waited = peer.waited_ns as f64 / 1e9;
         let _ = write!(text, "    with rank {} over {link}: ", peer.rank);
-        // Ranks on GPUs count neither.
+        // It may have been waited for, and nothing come.
         if peer.operations + peer.sent_bytes + peer.received_bytes > 0 {
             let operations = count(peer.operations, "operation");
             let _ = write!(text, "{sent:.3} MB sent, {received:.3} MB received in {operations}; ");

@@ -4,7 +4,7 @@ use super::config::Config;
 use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
 use crate::bootstrap::{Counts, Searches};
-use crate::launch::{Health, Mark, Notice, RECORDS};
+use crate::launch::{Health, Mark, Notice, PeerTraffic, PlannedTraffic, RECORDS};
 use crate::status::{
     CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
     Subject, TotalReport, register, told,
@@ -153,16 +153,20 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
 fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<PeerReport> {
     let (scale, found) = (health.recorder().scale(), stalls.found());
     let retransmits = stalls.retransmits();
+    let planned = health.planned_traffic.get().map(PlannedTraffic::read);
     let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me);
     let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
         let (counted, outages) = (traffic.read(), stalls.outages(rank));
+        let of_plans = planned.as_ref().and_then(|planned| planned.get(rank.index()).copied());
+        let of_slots = PeerTraffic { operations: counted.operations, bytes: counted.bytes };
+        let PeerTraffic { operations, bytes: [sent_bytes, received_bytes] } = of_plans.unwrap_or(of_slots);
         let Searches { reconnects, retries } = incidents.searches.get(&rank).copied().unwrap_or_default();
         PeerReport {
             rank: rank.0,
             transport: stalls.link_to(rank).map(|link| link.name().to_owned()),
-            operations: counted.operations,
-            sent_bytes: counted.bytes[0],
-            received_bytes: counted.bytes[1],
+            operations,
+            sent_bytes,
+            received_bytes,
             sent_slots: counted.slots[0],
             received_slots: counted.slots[1],
             waited_ns: scale.lasts(counted.waited).as_nanos() as u64,
@@ -174,8 +178,10 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
             retransmits: retransmits.iter().find(|(peer, _)| *peer == rank).map_or(0, |(_, count)| *count),
         }
     };
+    // A GPU's peers are those that it has had to do with.
     let is_shown = |peer: &PeerReport| {
-        !stalls.is_polled() || peer.waited_ns + peer.outages + peer.reconnects + peer.retries > 0
+        let incidents = peer.outages + peer.reconnects + peer.retries;
+        !stalls.is_polled() || peer.operations + peer.waited_ns + incidents > 0
     };
     all.map(one).filter(is_shown).collect()
 }

@@ -3,11 +3,10 @@
 use super::call::RawCall;
 use super::history::History;
 use super::machine::{Machine, RawQueue, RunError};
-use super::messages::{self, Message};
+use super::messages::{self, Message, is_among_messages};
 use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
 use crate::profiler::{CallFacts, Events, Group, Profiler};
-use oxccl_shared::abi::Func;
 
 /// Runs a communicator's calls on its machine: collectives in order, then all messages at once.
 pub struct Engine<M> {
@@ -137,6 +136,9 @@ impl<M: Machine> Engine<M> {
             return ran;
         }
         ran?;
+        if !M::RETURNS_DONE && self.machine.count(calls, self.planned.plans(), self.planned.are_new()) {
+            self.planned.note_counted();
+        }
         self.machine.health().note_returned();
         Ok(())
     }
@@ -167,11 +169,6 @@ struct Before {
     history: History,
     /// The index in the recorder of the next call.
     recorded: u64,
-}
-
-/// Whether a call's messages go with those of all others of its group.
-fn is_among_messages(raw: &RawCall, plan: &CallPlan) -> bool {
-    matches!(plan, CallPlan::Messages) && raw.call.func != Func::AllGather
 }
 
 /// Calls under way.

@@ -3,6 +3,7 @@
 use super::blame::Waits;
 use super::fault::{Fault, Outstanding};
 use super::finalized::{Finalized, LastPart};
+use super::planned_traffic::PlannedTraffic;
 use super::recorder::Recorder;
 use super::stall::{IdleWindow, Standing};
 use crate::plan::{Call, CallRecord};
@@ -41,6 +42,8 @@ pub struct Health {
     recorder: Recorder,
     /// By rank: what has gone over its connections. Writer: the executor, of ranks on CPUs.
     traffic: Box<[Arc<Traffic>]>,
+    /// The same of ranks on GPUs, from their plans; set before their first call.
+    pub(crate) planned_traffic: OnceLock<PlannedTraffic>,
     /// How the executor divides its time in the present call. Writer: who asks for the standing.
     idle: Mutex<IdleWindow>,
 }

@@ -110,6 +110,13 @@ pub trait Machine: Sized + Send + 'static {
         plan
     }
 
+    /// The calls were enqueued; `are_new` if others than these were counted last. Returns whether it counted them. Only where calls return
+    /// before they are done: elsewhere what moves is counted.
+    #[inline]
+    fn count(&mut self, _calls: &[RawCall], _plans: &[CallPlan], _are_new: bool) -> bool {
+        true
+    }
+
     /// Compares what this rank plans by its buffers with what other ranks plan by theirs, once for each call, before it runs.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Calls that are made of messages between pairs.
 
 use super::call::RawCall;
-use crate::plan::{Call, CallRecord};
+use crate::plan::{Call, CallPlan, CallRecord};
 use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use oxccl_shared::algo::pairwise;
 
@@ -33,6 +33,11 @@ pub(crate) fn tag(call: &Call) -> u32 {
     let call =
         Call { func: Func::Send, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: call.bytes() };
     CallRecord { seq: 0, call }.tag()
+}
+
+/// Whether a call's messages go with those of all others of its group.
+pub(super) fn is_among_messages(raw: &RawCall, plan: &CallPlan) -> bool {
+    matches!(plan, CallPlan::Messages) && raw.call.func != Func::AllGather
 }
 
 /// The messages of `rank` in a call, in order; none for other functions.

@@ -10,6 +10,7 @@ mod messages;
 mod history;
 mod machine;
 mod planned;
+mod planned_traffic;
 mod engine;
 mod cell;
 mod group;
@@ -61,6 +62,7 @@ pub use messages::Message;
 pub(crate) use messages::{split as messages_of, tag as message_tag};
 pub use net_links::NetLinks;
 pub use notice::Notice;
+pub use planned_traffic::{ChannelPlaces, PeerTraffic, PlannedTraffic};
 pub use probe::{Probe, Progress, Slept};
 pub use recorder::{RECORDS, Recorded, Recorder};
 pub use stall::{

@@ -2,6 +2,7 @@
 
 use super::call::RawCall;
 use crate::plan::{Call, CallPlan, Forced};
+use std::mem::discriminant;
 
 /// Calls and their plans.
 ///
@@ -15,13 +16,15 @@ pub(super) struct Planned {
     plans: Vec<CallPlan>,
     /// The same by where the buffers of these calls lie; empty where that does not count.
     placed: Vec<CallPlan>,
+    /// Whether they go other ways than those that were counted last.
+    are_new: bool,
 }
 
 impl Planned {
     /// None, with room for so many.
     pub(super) fn new(capacity: usize) -> Planned {
-        let placed = Vec::new();
-        Planned { calls: Vec::with_capacity(capacity), plans: Vec::with_capacity(capacity), placed }
+        let (calls, plans) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
+        Planned { calls, plans, placed: Vec::new(), are_new: true }
     }
 
     /// The plans, in the order of the calls.
@@ -31,8 +34,28 @@ impl Planned {
 
     /// Plans by buffers, which may be others for calls that are the same.
     pub(super) fn place(&mut self, calls: &[RawCall], placed: impl Fn(&RawCall, CallPlan) -> CallPlan) {
-        self.placed.clear();
-        self.placed.extend(calls.iter().zip(&self.plans).map(|(raw, plan)| placed(raw, *plan)));
+        let is_renewed = self.placed.len() != calls.len();
+        self.placed.resize(calls.len(), CallPlan::Local);
+        let mut are_new = is_renewed;
+        for ((raw, plan), place) in calls.iter().zip(&self.plans).zip(&mut self.placed) {
+            let now = placed(raw, *plan);
+            // Where in a window a buffer lies does not matter.
+            are_new |= discriminant(&now) != discriminant(place);
+            *place = now;
+        }
+        self.are_new |= are_new;
+    }
+
+    /// Whether they are others than those that were counted last, or go another way.
+    #[inline]
+    pub(super) fn are_new(&self) -> bool {
+        self.are_new
+    }
+
+    /// They are counted.
+    #[inline]
+    pub(super) fn note_counted(&mut self) {
+        self.are_new = false;
     }
 
     /// Whether the plans are those of `calls`.
@@ -63,6 +86,7 @@ impl Planned {
         self.calls.clear();
         self.plans.clear();
         self.placed.clear();
+        self.are_new = true;
         self.plans.extend(calls.iter().map(|raw| fresh(&raw.call, raw.forced)));
         self.calls.extend(calls.iter().map(|raw| (raw.call, raw.forced)));
     }
@@ -71,8 +95,8 @@ impl Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Facts;
     use crate::plan::tuning::Architecture;
+    use crate::plan::{Facts, Placement};
     use oxccl_shared::abi::{ConnLayout, DataType, Func, Rank, RedOp};
     use proptest::prelude::*;
     use std::cell::Cell;
@@ -101,6 +125,29 @@ mod tests {
 
     fn raw(call: &Call) -> RawCall {
         RawCall { call: *call, send: null(), recv: null_mut(), scalar_bits: 0, forced: None }
+    }
+
+    /// Where a buffer lies in a window is no other way, unlike another plan.
+    #[test]
+    fn plans_are_new_until_they_are_counted_and_when_they_go_other_ways() {
+        let call =
+            Call { func: Func::AllGather, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: 8 };
+        let (calls, other) = ([raw(&call)], [raw(&Call { count: 9, ..call })]);
+        let mut planned = Planned::new(4);
+        planned.plan(&calls, |_, _| CallPlan::Messages);
+        assert!(planned.are_new());
+        planned.note_counted();
+        planned.plan(&calls, |_, _| CallPlan::Messages);
+        assert!(!planned.are_new());
+        planned.plan(&other, |_, _| CallPlan::Messages);
+        assert!(planned.are_new(), "another call");
+        let copies = |offset| CallPlan::CopyEngines(Placement { window: 0, offset });
+        for (way, is_new) in [(copies(0), true), (copies(16), false), (CallPlan::Messages, true)] {
+            planned.note_counted();
+            planned.plan(&other, |_, _| CallPlan::Messages);
+            planned.place(&other, |_, _| way);
+            assert_eq!(planned.are_new(), is_new, "{way:?}");
+        }
     }
 
     proptest! {

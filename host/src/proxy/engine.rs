@@ -397,7 +397,7 @@ impl Progress {
                 let Ok(found) = lookup.binary_search_by_key(&key, |(key, _)| *key) else { return };
                 let number = lookup[found].1;
                 let steps = match amount {
-                    Amount::Steps(steps) => steps,
+                    Amount::Steps(carried) => carried.slots,
                     Amount::Bytes(len_bytes) => {
                         lanes[number as usize].end.message_steps(op.protocol, len_bytes)
                     }

@@ -1,4 +1,4 @@
-//! How many steps an operation takes on each connection of a channel, from the schedules that kernels walk.
+//! How many steps an operation takes on each connection of a channel and how many elements they carry, from the schedules that kernels walk.
 //!
 //! Nothing here knows who sends what when: that is `shared::algo`. What is here is how kernels divide a part among hops and hops
 //! among slots, in closed form: a walk of every slot would cost as much as moving some of them.
@@ -7,7 +7,7 @@ use super::order::Operation;
 use oxccl_shared::abi::{Algorithm, Extent, Func, Rank};
 use oxccl_shared::algo::chunk::{self, Loop, Loops};
 use oxccl_shared::algo::collnet::{Blocks, Shape};
-use oxccl_shared::algo::mesh::peers;
+use oxccl_shared::algo::mesh::{Keep, Sent, peers};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
 use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel, twoshot};
@@ -71,9 +71,31 @@ pub(super) enum Way {
 /// How much goes over a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Amount {
-    Steps(u64),
+    Steps(Carried),
     /// In slots as full as they hold; at least one.
     Bytes(u64),
+}
+
+/// Slots, and the elements in all of them: as many as can be counted, if an order says more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Carried {
+    pub(super) slots: u64,
+    pub(super) elems: u64,
+}
+
+impl Carried {
+    /// A hop on `len` elements.
+    fn of(op: &Operation, len: usize) -> Carried {
+        Carried { slots: (len as u64).div_ceil(op.order.slice_elems), elems: len as u64 }
+    }
+
+    fn times(self, times: u64) -> Carried {
+        Carried { slots: self.slots * times, elems: self.elems.saturating_mul(times) }
+    }
+
+    fn and(self, other: Carried) -> Carried {
+        Carried { slots: self.slots + other.slots, elems: self.elems.saturating_add(other.elems) }
+    }
 }
 
 /// Whether there is such a pattern.
@@ -116,22 +138,12 @@ pub(super) fn expand(
         Connections::Levels => in_levels(op, part, me, nranks, emit),
         Connections::Chain => to_network(op, part, &channel.chain, nranks, emit),
         Connections::Star => to_network(op, part, &channel.star, nranks, emit),
-        Connections::Mesh if op.algorithm == Algorithm::TwoShot => {
-            let (slice_elems, grain_elems) = (order.slice_elems as usize, order.grain_elems as usize);
-            // Both hops of a loop are one slot to and from every peer, an empty one for a block without elements.
-            let hops = twoshot::all_reduce().len() as u64;
-            let steps =
-                Amount::Steps(hops * Loops::new(part, nranks, slice_elems, grain_elems).count() as u64);
-            for peer in peers(me, nranks) {
-                emit(peer, Way::Send, steps);
-                emit(peer, Way::Recv, steps);
-            }
-        }
+        Connections::Mesh if op.algorithm == Algorithm::TwoShot => in_two_shots(op, part, me, nranks, emit),
         // What else of a mesh is known goes in one hop.
         Connections::Mesh => {
             // The hop of a barrier is one empty slot.
-            let steps = if op.func.has_buffers() { slots(op, part) } else { 1 };
-            let steps = Amount::Steps(steps);
+            let one = Carried { slots: 1, elems: 0 };
+            let steps = Amount::Steps(if op.func.has_buffers() { in_chunks(op, part) } else { one });
             for hop in oneshot::hops(op.func, me, order.rank) {
                 hop.to.ranks(me, nranks).for_each(|peer| emit(peer, Way::Send, steps));
                 hop.from.ranks(me, nranks).for_each(|peer| emit(peer, Way::Recv, steps));
@@ -140,16 +152,63 @@ pub(super) fn expand(
     }
 }
 
-/// Slots of a hop on `len` elements.
-fn slots_of(op: &Operation, len: usize) -> u64 {
-    (len as u64).div_ceil(op.order.slice_elems)
-}
-
-/// Slots of a part that is cut into chunks and these into slots.
-fn slots(op: &Operation, part: Range<usize>) -> u64 {
+/// A part that is cut into chunks and these into slots.
+fn in_chunks(op: &Operation, part: Range<usize>) -> Carried {
     let chunk_elems = op.order.chunk_elems as usize;
     let (whole, rest) = (part.len() / chunk_elems, part.len() % chunk_elems);
-    whole as u64 * slots_of(op, chunk_elems) + slots_of(op, rest)
+    Carried::of(op, chunk_elems).times(whole as u64).and(Carried::of(op, rest))
+}
+
+/// Loops: so many whole ones, all of whose blocks have so many elements, and at most one more, the last, in which a block may be short or
+/// empty.
+struct Rounds {
+    whole: u64,
+    chunk: usize,
+    short: Option<Loop>,
+}
+
+impl Rounds {
+    fn of(op: &Operation, part: Range<usize>, n: u32, chunk_elems: u64) -> Rounds {
+        let mut rounds = Rounds { whole: 0, chunk: 0, short: None };
+        for round in Loops::new(part, n, chunk_elems as usize, op.order.grain_elems as usize) {
+            let Loop { base, chunk, end } = round;
+            let is_whole = end - base >= chunk.saturating_mul(n as usize);
+            // A last loop that is whole may have shorter blocks.
+            if is_whole && (rounds.whole == 0 || chunk == rounds.chunk) {
+                (rounds.whole, rounds.chunk) = (rounds.whole + 1, chunk);
+            } else {
+                rounds.short = Some(round);
+            }
+        }
+        rounds
+    }
+
+    /// A block of every loop.
+    fn block(&self, block: u32, of: impl Fn(usize) -> Carried) -> Carried {
+        let last = self.short.map_or(Carried::default(), |round| of(round.block_range(block).len()));
+        of(self.chunk).times(self.whole).and(last)
+    }
+}
+
+/// One slot for a block, and an empty one for an empty block.
+fn in_a_slot(len: usize) -> Carried {
+    Carried { slots: 1, elems: len as u64 }
+}
+
+/// Both hops of a loop are one slot to and from every peer, where the kernels meet one peer after the other.
+fn in_two_shots(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Emit<'_>) {
+    let rounds = Rounds::of(op, part, n, op.order.slice_elems);
+    for peer in peers(me, n) {
+        let (mut sent, mut received) = (Carried::default(), Carried::default());
+        for hop in twoshot::all_reduce() {
+            let to = if hop.send == Sent::Result { me } else { peer };
+            let from = if hop.keep == Keep::Reduced { me } else { peer };
+            sent = sent.and(rounds.block(to.0, in_a_slot));
+            received = received.and(rounds.block(from.0, in_a_slot));
+        }
+        emit(peer, Way::Send, Amount::Steps(sent));
+        emit(peer, Way::Recv, Amount::Steps(received));
+    }
 }
 
 /// Hops that send and that receive.
@@ -185,8 +244,8 @@ fn along_ring(
                 | Func::Recv
                 | Func::Barrier => unreachable!("{func} is no such pattern: `is_known` refuses it"),
             };
-            let slots = slots(op, part);
-            (sent * slots, received * slots)
+            let each = in_chunks(op, part);
+            (each.times(sent), each.times(received))
         }
     };
     let at = |offset: u32| channel.ring[((position + offset) % n) as usize];
@@ -194,23 +253,15 @@ fn along_ring(
     emit(at(n - 1), Way::Recv, Amount::Steps(received));
 }
 
-/// Loops of whole blocks are all alike; in the last a block may be short or empty.
-fn all_reduce(op: &Operation, part: Range<usize>, position: u32, n: u32) -> (u64, u64) {
-    let schedule = || ring::all_reduce(position, n);
-    let all = hops(schedule());
-    let (chunk_elems, grain_elems) = (op.order.chunk_elems as usize, op.order.grain_elems as usize);
-    let mut steps = (0, 0);
-    for round in Loops::new(part, n, chunk_elems, grain_elems) {
-        let Loop { base, chunk, end } = round;
-        if end - base >= chunk.saturating_mul(n as usize) {
-            let slots = slots_of(op, chunk);
-            steps = (steps.0 + all.0 * slots, steps.1 + all.1 * slots);
-            continue;
-        }
-        for Hop { action, block } in schedule() {
-            let slots = slots_of(op, round.block_range(block).len());
-            steps = (steps.0 + u64::from(action.send) * slots, steps.1 + u64::from(action.recv) * slots);
-        }
+fn all_reduce(op: &Operation, part: Range<usize>, position: u32, n: u32) -> (Carried, Carried) {
+    let rounds = Rounds::of(op, part, n, op.order.chunk_elems);
+    let mut steps = (Carried::default(), Carried::default());
+    for Hop { action, block } in ring::all_reduce(position, n) {
+        let each = rounds.block(block, |len| Carried::of(op, len));
+        steps = (
+            steps.0.and(each.times(u64::from(action.send))),
+            steps.1.and(each.times(u64::from(action.recv))),
+        );
     }
     steps
 }
@@ -222,18 +273,12 @@ fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Em
         return;
     }
     let seat = twolevel::Seat::new(me, n, host_ranks);
-    let (slice_elems, grain_elems) = (op.order.slice_elems as usize, op.order.grain_elems as usize);
-    let rounds = || Loops::new(part.clone(), n, slice_elems, grain_elems);
-    let is_whole = |round: &Loop| round.end - round.base >= round.chunk.saturating_mul(n as usize);
-    let whole = rounds().filter(is_whole).count() as u64;
-    // At most one: the last.
-    let short = rounds().find(|round| !is_whole(round));
+    let rounds = Rounds::of(op, part, n, op.order.slice_elems);
     for place in seat.all() {
-        let hops = || twolevel::all_reduce(seat);
         let steps = |of: fn(&twolevel::LevelHop) -> &Range<usize>| {
-            let all = hops().filter(|hop| of(hop).contains(&place));
-            let is_there = |block| short.is_some_and(|round| !round.block_range(block).is_empty());
-            Amount::Steps(all.map(|hop| whole + u64::from(is_there(hop.block))).sum())
+            let all = twolevel::all_reduce(seat).filter(|hop| of(hop).contains(&place));
+            let each = |hop: twolevel::LevelHop| rounds.block(hop.block, |len| Carried::of(op, len));
+            Amount::Steps(all.map(each).fold(Carried::default(), Carried::and))
         };
         emit(seat.peer(place), Way::Send, steps(|hop| &hop.to));
         emit(seat.peer(place), Way::Recv, steps(|hop| &hop.from));
@@ -242,11 +287,15 @@ fn in_levels(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Em
 
 /// What goes up passes all ranks above whoever has it, and what comes down all that are to have it.
 fn to_network(op: &Operation, part: Range<usize>, place: &ProxyPlace, n: u32, emit: &mut Emit<'_>) {
-    let of_blocks = |blocks| Blocks::count(part.len(), op.order.slice_elems as usize, blocks) as u64;
+    // Slots without elements are between a head and the network alone.
+    let of_blocks = |blocks: u32| Carried {
+        slots: Blocks::count(part.len(), op.order.slice_elems as usize, blocks) as u64,
+        elems: (part.len() as u64).saturating_mul(blocks.into()),
+    };
     let up_and_down = |blocks| match op.func {
         Func::ReduceScatter => [of_blocks(n), of_blocks(blocks)],
         Func::AllGather => [of_blocks(blocks), of_blocks(n)],
-        _ => [slots(op, part.clone()); 2],
+        _ => [in_chunks(op, part.clone()); 2],
     };
     if let Some((above, blocks)) = place.above {
         let [up, down] = up_and_down(blocks);
@@ -261,7 +310,7 @@ fn to_network(op: &Operation, part: Range<usize>, place: &ProxyPlace, n: u32, em
 }
 
 fn along_tree(op: &Operation, part: Range<usize>, channel: &ProxyChannel, emit: &mut Emit<'_>) {
-    let steps = Amount::Steps(slots(op, part));
+    let steps = Amount::Steps(in_chunks(op, part));
     let halves = [Some(tree::all_reduce_up(&channel.tree)), tree::all_reduce_down(&channel.tree)]
         .into_iter()
         .flatten();

@@ -144,15 +144,15 @@ pub struct PeerReport {
     pub rank: u32,
     /// The transport that reaches it.
     pub transport: Option<String>,
-    /// Operations in which a slot went to it or came from it.
+    /// Operations in which something went to it or came from it. Ranks on GPUs count what they enqueue.
     pub operations: u64,
     /// Bytes sent to it.
     pub sent_bytes: u64,
     /// Bytes received from it.
     pub received_bytes: u64,
-    /// Slots sent to it.
+    /// Slots sent to it, by a rank on a CPU.
     pub sent_slots: u64,
-    /// Slots received from it.
+    /// Slots received from it, by a rank on a CPU.
     pub received_slots: u64,
     /// For how long it was waited for, in nanoseconds. Waits of a few microseconds are not counted.
     pub waited_ns: u64,

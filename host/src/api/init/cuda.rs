@@ -10,7 +10,7 @@ use crate::bootstrap::Bootstrap;
 use crate::connect::gpu::{DeviceConnected, DeviceLayout, DeviceWanted, Parts, PartsOpen, RouteSettings};
 use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
-use crate::launch::{Notify, RunError};
+use crate::launch::{Health, Notify, PlannedTraffic, RunError};
 use crate::log::Laps;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{
@@ -108,7 +108,7 @@ impl Init for Cuda {
         let Joined { rank, nranks, config, health, .. } = *joined;
         let mut laps = Laps::start(rank);
         let ConnectedGpu { device, side, kernels, connected } = connected;
-        health.recorder().keep_streams();
+        record_calls(rank, health, &connected.layout);
         let memory = memory_use(rank, &connected);
         let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
         let tuner = joined.tuner(hosts.into_iter())?;
@@ -194,6 +194,13 @@ fn open(
     let kernels = DeviceKernels::open(&device, config.kernels.as_ref(), config.ptx_path.as_deref());
     let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
     Ok((device, side, kernels))
+}
+
+/// What a rank's calls leave for those who ask for it.
+fn record_calls(rank: Rank, health: &Health, layout: &DeviceLayout) {
+    health.recorder().keep_streams();
+    let places = layout.places(rank);
+    health.planned_traffic.get_or_init(|| PlannedTraffic::new(rank, layout.nranks, places));
 }
 
 /// Asks for the memory of connections, in the GPU's memory and the host's.

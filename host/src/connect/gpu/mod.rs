@@ -4,13 +4,14 @@
 //! every rank of the host has mapped, and to other hosts over a network; the tables by which kernels find them.
 //! Never: launches a kernel, knows what a connection is used for.
 //!
-//! From below: `routes`, `trees`, `chains`, `part` and `layout`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
+//! From below: `routes`, `trees`, `chains`, `part`, `layout` and `channel_places`, pure; `tables`; `survey`, which channels there are; `net`; `parts`; `connect`.
 
 mod routes;
 mod trees;
 mod heads;
 mod part;
 mod layout;
+mod channel_places;
 mod tables;
 mod survey;
 mod net;

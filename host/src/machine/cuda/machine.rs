@@ -90,6 +90,20 @@ impl Machine for Cuda {
         self.placed(raw, plan)
     }
 
+    /// How often a graph is launched nobody says.
+    #[inline]
+    fn count(&mut self, calls: &[RawCall], plans: &[CallPlan], are_new: bool) -> bool {
+        if self.order.capture().is_some() {
+            return false;
+        }
+        let Some(traffic) = self.parts.health.planned_traffic.get() else { return true };
+        if are_new {
+            traffic.begin(calls, plans, |raw| self.custom(raw, 0).is_none());
+        }
+        traffic.count();
+        true
+    }
+
     fn compare(&mut self, calls: &[RawCall], plans: &[CallPlan]) -> Result<(), RunError> {
         self.compare_choices(calls, plans)
     }

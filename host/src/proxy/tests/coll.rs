@@ -3,7 +3,7 @@
 use super::ends::{host_block, memory};
 use crate::net::coll::{CollComm, CollPart, Head, Reduction, Started, Window};
 use crate::net::{Comm, NetError, NetMemory, Registration, Request};
-use crate::proxy::pattern::{Amount, Way, expand};
+use crate::proxy::pattern::{Amount, Carried, Way, expand};
 use crate::proxy::*;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::collnet::{
@@ -74,11 +74,11 @@ impl CollComm for Ready {
     }
 }
 
-/// Slots that a rank sends to a neighbour, and receives from it, as the walk has them.
-fn walked(func: Func, (shape, host): (Shape, &[Rank]), me: Rank, peer: Rank, steps: &Blocks) -> [u64; 2] {
+/// What a rank sends to a neighbour, and receives from it, as the walk has it.
+fn walked(func: Func, (shape, host): (Shape, &[Rank]), me: Rank, peer: Rank, steps: &Blocks) -> [Carried; 2] {
     let place = shape.place(host, me).unwrap();
     let (links, nth) = (place.links(), place.below.iter().position(|below| *below == peer));
-    let mut counts = [0; 2];
+    let mut counts = [Carried::default(); 2];
     for step in steps.clone() {
         let owner = Owner::of(shape, host, me, step.owner);
         let hops = match func {
@@ -89,9 +89,15 @@ fn walked(func: Func, (shape, host): (Shape, &[Rank]), me: Rank, peer: Rank, ste
             let below = branches(func, is_up, owner, place.below.len());
             let is_concerned = nth.is_none_or(|nth| below.contains(&nth));
             let Some(hop) = hop.filter(|_| is_concerned) else { continue };
+            let elems = if hop.is_full { step.elems.len() as u64 } else { 0 };
+            let mut add = |way: usize, is_part: bool| {
+                let Carried { slots, elems: before } = counts[way];
+                counts[way] =
+                    if is_part { Carried { slots: slots + 1, elems: before + elems } } else { counts[way] };
+            };
             // What goes up is sent to above and received from below.
-            counts[0] += u64::from(hop.action.send && nth.is_none() == is_up);
-            counts[1] += u64::from(hop.action.recv && nth.is_none() != is_up);
+            add(0, hop.action.send && nth.is_none() == is_up);
+            add(1, hop.action.recv && nth.is_none() != is_up);
         }
     }
     counts

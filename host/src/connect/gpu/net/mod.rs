@@ -29,6 +29,7 @@ use crate::connect::collnet::Joining;
 use crate::connect::gpu::heads::DeviceHeads;
 use crate::connect::vote::{agree, vote_or_abort};
 use crate::gpu::Gpu;
+use crate::launch::ChannelPlaces;
 use crate::machine::{NetChannels, NetEnds, NetParts};
 use crate::net::{GdrConfig, Locality, Net, NetConfig, NetError, NetProperties, UNKNOWN_MBPS, find, nearest};
 use crate::plan::Nics;
@@ -439,10 +440,7 @@ impl Message for NetworkInfo {
 
 /// This rank's places in rings and trees, in the order of [`NetChannels`]; between pairs there are none.
 fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
-    let ring = |ring: &Vec<Rank>| ProxyChannel { ring: ring.as_slice().into(), ..ProxyChannel::default() };
-    let tree = |channel| ProxyChannel { tree: layout.trees.links(channel, rank), ..ProxyChannel::default() };
-    let rings = layout.rings.iter().map(ring);
-    let trees = (0..layout.trees.channels()).map(tree);
+    let ChannelPlaces { rings, trees, .. } = layout.places(rank);
     let pairs = (0..2 * layout.far_channels).map(|_| ProxyChannel::default());
     // Ranks of a host meet in memory. What is above a head goes by the name of the next head.
     let head = |heads: &DeviceHeads, channel| {
@@ -453,5 +451,5 @@ fn proxy_channels(layout: &DeviceLayout, rank: Rank) -> Box<[ProxyChannel]> {
         .map(|channel| ProxyChannel { chain: head(&layout.chains, channel), ..ProxyChannel::default() });
     let stars = (0..layout.stars.channels())
         .map(|channel| ProxyChannel { star: head(&layout.stars, channel), ..ProxyChannel::default() });
-    rings.chain(trees).chain(pairs).chain(chains).chain(stars).collect()
+    rings.into_iter().chain(trees).chain(pairs).chain(chains).chain(stars).collect()
 }

@@ -17,14 +17,14 @@ use crate::connect::gpu::heads::{DeviceHeads, InHosts};
 use crate::connect::gpu::routes::{RouteSettings, Routes};
 use crate::connect::gpu::tables::{ConnSite, Tables};
 use crate::gpu::{CudaError, HostWork, NicMemory};
-use crate::launch::{Health, Notice, Notify, Outstanding, RawCall};
+use crate::launch::{Health, Notice, Notify, Outstanding, PeerTraffic, PlannedTraffic, RawCall};
 use crate::machine::ConnKind;
 use crate::machine::{ConnLists, Issue, Need, NetProxy, collective_args};
 use crate::mem::Segment;
 use crate::net::coll::CollNet;
 use crate::net::socket::SocketConfig;
 use crate::plan::{
-    Arrangement, Call, ChannelLimits, Collnet, Facts, Forced, MessageWant, Plan, arrange,
+    Arrangement, Call, CallPlan, ChannelLimits, Collnet, Facts, Forced, MessageWant, Plan, arrange,
     message_connections, plan,
 };
 use crate::topology::Channels;
@@ -36,6 +36,7 @@ use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::prims::Ll;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::{
     Algorithm, ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree,
     RedOp, SlotHeader,
@@ -120,6 +121,9 @@ struct Player {
     /// Its GPU, if the NIC uses that one's memory.
     gpu: Option<Arc<Gpu>>,
     health: Arc<Health>,
+    /// What has gone over its connections, by rank, and what is counted of that by plans.
+    moved: Vec<Arc<Traffic>>,
+    traffic: PlannedTraffic,
     started: Instant,
     _arenas: Arc<Vec<Segment>>,
 }
@@ -291,6 +295,8 @@ impl Scene {
         let (net, started) = (Some(net), Instant::now());
         let (captures, issues, gpu) = (false, Vec::new(), own);
         let (conns, links, made) = (Default::default(), connected.links, HashSet::from_iter(init));
+        let moved = (0..self.nranks()).map(|_| Arc::default()).collect();
+        let traffic = PlannedTraffic::new(rank, self.nranks(), layout.places(rank));
         let mut player = Player {
             rank,
             facts,
@@ -304,6 +310,8 @@ impl Scene {
             issues,
             gpu,
             health,
+            moved,
+            traffic,
             started,
             _arenas: arenas,
         };
@@ -333,7 +341,13 @@ fn in_hosts(channels: &Channels, groups: &[u64]) -> Vec<HostRanks> {
 impl KindConns {
     /// From the bytes that a kernel would find. Channels of trees have room for more neighbours than there are, pairs on different hosts
     /// have fewer channels than others, and what has been found goes on.
-    fn read(&mut self, lists: &ConnLists, channels: usize, bytes: &[u8]) {
+    fn read(
+        &mut self,
+        lists: &ConnLists,
+        channels: usize,
+        bytes: &[u8],
+        counted: impl Fn(Rank) -> Option<Arc<Traffic>>,
+    ) {
         let end = |list: u64, index: usize| {
             let at = list as usize + index * size_of::<ConnEnd>();
             let bytes = &bytes[at..at + size_of::<ConnEnd>()];
@@ -344,10 +358,18 @@ impl KindConns {
         for place in 0..channels * self.nconns {
             // SAFETY: (1) the tables' addresses are of memory that outlives the player; (2) each end is resumed once.
             let resume = |end| unsafe { SendConn::resume(end, ProducerCursor::default()) };
-            self.send.find(place, end(lists.send, place), resume);
+            self.send.find(place, end(lists.send, place), |end| {
+                let (counted, mut conn) = (counted(end.peer), resume(end));
+                counted.into_iter().for_each(|traffic| conn.count_in(traffic));
+                conn
+            });
             // SAFETY: as above.
             let resume = |end| unsafe { RecvConn::resume(end, ConsumerCursor::default()) };
-            self.recv.find(place, end(lists.recv, place), resume);
+            self.recv.find(place, end(lists.recv, place), |end| {
+                let (counted, mut conn) = (counted(end.peer), resume(end));
+                counted.into_iter().for_each(|traffic| conn.count_in(traffic));
+                conn
+            });
         }
     }
 
@@ -438,7 +460,12 @@ impl Player {
     fn read_tables(&mut self) {
         let (bytes, lists) = self.tables.on_device();
         for kind in ConnKind::ALL {
-            self.conns[kind as usize].read(&lists[kind as usize][0], self.layout.channels(kind), bytes);
+            let (moved, routes) = (&self.moved, &self.layout.routes);
+            // A network that reduces goes by the name of another head.
+            let is_network = |peer| self.layout.heads(kind).is_some() && routes.is_net(self.rank, peer);
+            let counted = |peer: Rank| (!is_network(peer)).then(|| moved[peer.index()].clone());
+            let channels = self.layout.channels(kind);
+            self.conns[kind as usize].read(&lists[kind as usize][0], channels, bytes, counted);
         }
     }
 
@@ -477,13 +504,26 @@ impl Player {
     fn run_collective(&self, collective: &mut Collective) -> Result<(), Stop> {
         let Collective { call, plan, coll, output, .. } = collective;
         output.fill(0);
+        self.moved.iter().for_each(|traffic| traffic.begin());
         for channel in 0..plan.channels {
             self.block(plan, coll, channel)?;
         }
         if let Some(expected) = expected(call, self.rank, self.facts.nranks) {
             assert!(*output == expected, "rank {}: wrong result of {call:?} by {plan:?}", self.rank);
         }
+        self.check_traffic(&[*call], &[CallPlan::Collective(*plan)]);
         Ok(())
+    }
+
+    /// What plans say that these calls moved, with all calls before them, is what went over the connections.
+    fn check_traffic(&self, calls: &[Call], plans: &[CallPlan]) {
+        let (send, recv) = (std::ptr::null(), std::ptr::null_mut());
+        let raw = |call: &Call| RawCall { call: *call, send, recv, scalar_bits: 0, forced: None };
+        self.traffic.begin(&calls.iter().map(raw).collect::<Vec<_>>(), plans, |_| true);
+        self.traffic.count();
+        let moved = self.moved.iter().map(|traffic| traffic.read());
+        let moved = moved.map(|moved| PeerTraffic { operations: moved.operations, bytes: moved.bytes });
+        assert_eq!(self.traffic.read(), moved.collect::<Vec<_>>(), "rank {}: {plans:?}", self.rank);
     }
 
     /// As the engine does before a launch.
@@ -689,6 +729,7 @@ impl Player {
         for (_, buffer) in wants.iter().zip(&mut *buffers).filter(|(want, _)| !want.is_send) {
             buffer.fill(0);
         }
+        self.moved.iter().for_each(|traffic| traffic.begin());
         for works in launches {
             // The kernel's own, at each launch.
             let mut works = works.clone();
@@ -702,6 +743,12 @@ impl Player {
         for (want, (found, expected)) in wants.iter().zip(buffers.iter().zip(expected)) {
             assert!(found == expected, "rank {me}: wrong bytes of {want:?}");
         }
+        let of_want = |want: &MessageWant| {
+            let (func, dtype) = (Func::of_message(want.is_send), DataType::U8);
+            Call { func, dtype, op: RedOp::Sum, root: want.peer, count: want.len_bytes }
+        };
+        let calls: Vec<Call> = wants.iter().map(of_want).collect();
+        self.check_traffic(&calls, &vec![CallPlan::Messages; calls.len()]);
         Ok(())
     }
 
