@@ -23,7 +23,7 @@ pub(super) struct Dial {
 }
 
 enum Stage {
-    Trying(Attempt),
+    Trying(Box<Attempt>),
     /// The next attempt begins then.
     Resting(Instant),
 }
@@ -88,7 +88,7 @@ impl Dial {
 
     fn begin(&mut self, now: Instant) -> io::Result<()> {
         match Attempt::begin(&self.wanted) {
-            Ok(attempt) => self.stage = Stage::Trying(attempt),
+            Ok(attempt) => self.stage = Stage::Trying(Box::new(attempt)),
             Err(error) => self.rest(now, error)?,
         }
         Ok(())
@@ -104,7 +104,10 @@ impl Dial {
     /// The connection with its keys, after the handshake.
     pub(super) fn into_channel(self) -> io::Result<Channel> {
         match self.stage {
-            Stage::Trying(Attempt { stream, mut handshake, .. }) => Channel::new(stream, &mut handshake),
+            Stage::Trying(attempt) => {
+                let Attempt { stream, mut handshake, .. } = *attempt;
+                Channel::new(stream, &mut handshake)
+            }
             Stage::Resting(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
