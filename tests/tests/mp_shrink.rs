@@ -178,7 +178,6 @@ fn a_member_that_is_stopped_for_a_while_at_the_beginning_of_a_shrink_comes_later
         let back = Instant::now();
         for rank in &mut job.ranks {
             rank.line("checked", SOON);
-            rank.line("checked", SOON);
             let status = rank.end(SOON);
             assert!(status.success(), "{status}: {}", rank.transcript());
         }
