@@ -11,7 +11,7 @@ use crate::tools::{self, root};
 use anyhow::Result;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(1500);
+const DEADLINE: Duration = Duration::from_secs(2700);
 
 pub fn tests() -> Result<Outcome> {
     if let Err(reason) = tools::ensure_iproute2() {
