@@ -38,7 +38,7 @@ pub fn all() -> Result<Outcome> {
         .args("test --workspace --locked --test pure --no-fail-fast")
         .args("-- --ignored needs_amdgcn")
         .env("OXCCL_AMDGCN", out.to_string_lossy())
-        .deadline(Duration::from_secs(900));
+        .deadline(Duration::from_secs(1800));
     let output = tests.run(&root())?;
     tally += Tally::of_cargo_test(&output.text);
     Ok(Outcome::of(output.success, tally))

@@ -30,7 +30,7 @@ pub fn tidy() -> Result<Outcome> {
 pub fn clippy() -> Result<Outcome> {
     let clippy = Cmd::cargo()
         .args("clippy --workspace --all-targets --locked -- -D warnings")
-        .deadline(Duration::from_secs(900));
+        .deadline(Duration::from_secs(1800));
     Ok(Outcome::of_check(clippy.run(&root())?.success))
 }
 

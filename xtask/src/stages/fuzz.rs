@@ -121,7 +121,7 @@ fn build(cargo: Cmd, what: &str) -> Result<()> {
         .arg("--target-dir")
         .arg(target_dir().join("fuzz").to_string_lossy())
         .args(what)
-        .deadline(Duration::from_secs(1500));
+        .deadline(Duration::from_secs(2400));
     if !build.run(&root())?.success {
         bail!("the fuzz targets do not build");
     }

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 pub fn tests() -> Result<Outcome> {
     let suite = || Cmd::cargo().args("test --workspace --locked --lib --tests -- --ignored needs_gpu");
-    let listed = suite().arg("--list").quiet().deadline(Duration::from_secs(900)).run(&root())?;
+    let listed = suite().arg("--list").quiet().deadline(Duration::from_secs(1800)).run(&root())?;
     if !listed.success {
         bail!("the GPU tests cannot be listed: {}", suite().arg("--list"));
     }
     let tests = count_listed(&listed.text);
     let has_gpu = has_gpu();
     if has_gpu && tests > 0 {
-        let output = suite().deadline(Duration::from_secs(900)).run(&root())?;
+        let output = suite().deadline(Duration::from_secs(1800)).run(&root())?;
         return Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)));
     }
     beside::note(format_args!(

@@ -38,5 +38,5 @@ pub fn models(target: &Path) -> Cmd {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", target.to_string_lossy())
         .env("LOOM_MAX_PREEMPTIONS", "3")
-        .deadline(Duration::from_secs(600))
+        .deadline(Duration::from_secs(1200))
 }

@@ -24,7 +24,7 @@ pub fn all() -> Result<Outcome> {
             .arg(format!("+{NIGHTLY}"))
             .args(&format!("miri test --locked {tests}"))
             .env("CARGO_TARGET_DIR", target_dir().join("miri").to_string_lossy())
-            .deadline(Duration::from_secs(600));
+            .deadline(Duration::from_secs(1200));
         let output = miri.run(&root())?;
         success &= output.success;
         tally += Tally::of_cargo_test(&output.text);

@@ -19,7 +19,7 @@ use std::time::Duration;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// From the leaves up.
 const CRATES: [&str; 4] = ["oxccl-shared", "oxccl-device", "oxccl", "oxccl-nccl"];
-const DEADLINE: Duration = Duration::from_secs(900);
+const DEADLINE: Duration = Duration::from_secs(1800);
 
 pub fn all() -> Result<Outcome> {
     let work = target_dir().join("publish-test");

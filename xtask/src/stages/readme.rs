@@ -18,7 +18,7 @@ pub fn first_command() -> Result<Outcome> {
         command_in(&readme).with_context(|| format!("README.md has no line that starts with `{START}`"))?;
     let cargo = Cmd::cargo().args(line.trim_start_matches("cargo "));
     // Built beside other stages.
-    let output = cargo.deadline(Duration::from_secs(900)).run(&root())?;
+    let output = cargo.deadline(Duration::from_secs(1800)).run(&root())?;
     // nccl-tests' table ends with this line; its absence means that something else was run.
     let table = output.text.contains("# Out of bounds values : 0 OK");
     if output.success && !table {

@@ -58,7 +58,7 @@ fn shell(command: &str) -> Cmd {
         .arg("-c")
         .arg(command)
         .env("CARGO_TARGET_DIR", target_dir().to_string_lossy())
-        .deadline(Duration::from_secs(900))
+        .deadline(Duration::from_secs(1800))
 }
 
 /// The lines of the page's blocks of shell.
