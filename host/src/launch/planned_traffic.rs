@@ -209,7 +209,7 @@ impl PlannedTraffic {
         });
     }
 
-    /// All copies between this rank's memory and another's, whoever makes them.
+    /// Counts every copy between this rank's memory and another rank's, made by any rank.
     fn by_copies(&self, call: &Call, Kept { steps: program, others, .. }: &mut Kept) {
         for rank in (0..self.nranks).map(Rank) {
             program.clear();
@@ -221,7 +221,7 @@ impl PlannedTraffic {
         }
     }
 
-    /// All loads and stores that cross from one rank's memory to another rank, whoever makes them.
+    /// Counts every load and store between this rank's memory and another rank's, made by any rank.
     fn by_symmetric_kernel(&self, plan: &SymmetricPlan, sums: &mut Sums) {
         let elem_bytes = plan.dtype.map_or(1, DataType::size_bytes);
         let (func, nranks, grain_elems) = (plan.func, self.nranks, plan.grain_elems as usize);
@@ -262,7 +262,7 @@ impl Kept {
     }
 }
 
-/// What a proxy would be told of a collective's kernel, on the channels from the first one on.
+/// The order that a proxy would get for a collective's kernel. Its channels count from the first one.
 fn order_of(plan: &Plan, root: Rank) -> ProxyOrder {
     ProxyOrder {
         count: plan.count,

@@ -196,7 +196,7 @@ fn open(
     Ok((device, side, kernels))
 }
 
-/// What a rank's calls leave for those who ask for it.
+/// Prepares the records and counters of a rank's calls.
 fn record_calls(rank: Rank, health: &Health, layout: &DeviceLayout) {
     health.recorder().keep_streams();
     let places = layout.places(rank);
