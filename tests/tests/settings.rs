@@ -62,6 +62,7 @@ const ROWS: &[Row] = &[
     Row(&[("NCCL_MAX_CTAS", "3")], |c| c.channels.max = Some(3)),
     Row(&[("NCCL_CTA_POLICY", "2")], |c| c.cta_policy = Some(CtaPolicy::Zero)),
     Row(&[("NCCL_CTA_POLICY", "1")], |c| c.cta_policy = Some(CtaPolicy::Efficiency)),
+    Row(&[("NCCL_CGA_CLUSTER_SIZE", "2")], |c| c.cluster_size = Some(2)),
     Row(&[("NCCL_NTHREADS", "128")], |c| c.channels.threads = Some(128)),
     Row(&[("OXCCL_PTX_PATH", "k.pack")], |c| c.ptx_path = Some("k.pack".into())),
     Row(&[("NCCL_NET", "Socket")], |c| {

@@ -1,7 +1,7 @@
 //! What computes beside a collective: kernels on a stream of their own, one after the other, as a training step has them.
 
 use super::driver::GpuError;
-use oxccl::cuda::{Device, DeviceMemory, Event, Function, Module, Stream};
+use oxccl::cuda::{Device, DeviceMemory, Event, Function, Module, Shape, Stream};
 use std::ffi::c_void;
 
 /// Both kernels; the driver compiles them.
@@ -83,11 +83,11 @@ impl Load {
         for _ in 0..times {
             let mut params: [*mut c_void; 3] =
                 [(&raw mut to).cast(), (&raw mut from).cast(), (&raw mut rounds).cast()];
-            let (grid, block) = ([blocks, 1, 1], [THREADS, 1, 1]);
+            let shape = Shape::new(blocks, THREADS);
             // SAFETY: (1) two addresses and a number of rounds, as both kernels have them; (2) the memory lives as long as the stream, and has
             // room for what all blocks copy in so many rounds.
             unsafe {
-                self.kernels[kind as usize].launch(grid, block, 0, self.stream.by_ref(), &mut params)?;
+                self.kernels[kind as usize].launch(shape, self.stream.by_ref(), &mut params)?;
             }
         }
         Ok(())

@@ -16,6 +16,7 @@ pub struct Settings {
     pub min_ctas: Option<u32>,
     pub max_ctas: Option<u32>,
     pub cta_policy: Option<CtaPolicy>,
+    pub cluster_size: Option<u32>,
     pub net_name: Option<String>,
     pub comm_name: Option<String>,
     /// `numRmaCtx` and `numRmaSig`.
@@ -149,7 +150,7 @@ impl Settings {
         let Some(given) = read(config)? else {
             return Ok(Settings { blocking: forced.or(inherited.blocking), ..inherited.clone() });
         };
-        checked("cgaClusterSize", given.cga_cluster_size, 0..=8)?;
+        let cluster_size = checked("cgaClusterSize", given.cga_cluster_size, 0..=8)?;
         for (name, value) in [
             ("splitShare", given.split_share),
             ("shrinkShare", given.shrink_share),
@@ -185,6 +186,7 @@ impl Settings {
             min_ctas: min.map(c_int::unsigned_abs).or(inherited.min_ctas),
             max_ctas: max.map(c_int::unsigned_abs).or(inherited.max_ctas),
             cta_policy: cta_policy.or(inherited.cta_policy),
+            cluster_size: cluster_size.map(c_int::unsigned_abs).or(inherited.cluster_size),
             net_name: Text::of_field(given.net_name).get().or_else(|| inherited.net_name.clone()),
             comm_name: Text::of_field(given.comm_name).get(),
             contexts: contexts.or(inherited.contexts),
@@ -203,6 +205,7 @@ impl Settings {
         config.channels.min = config.channels.min.or(self.min_ctas);
         config.channels.max = config.channels.max.or(self.max_ctas);
         config.cta_policy = config.cta_policy.or(self.cta_policy);
+        config.cluster_size = config.cluster_size.or(self.cluster_size);
         config.net.name = config.net.name.take().or_else(|| self.net_name.clone());
         config.name = config.name.take().or_else(|| self.comm_name.clone());
         if config.timeout == defaults.timeout {

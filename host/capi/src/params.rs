@@ -17,9 +17,10 @@ const fn param(key: &'static str, default: &'static str) -> Param {
 }
 
 /// In alphabetical order; docs/env-vars.md says what they mean.
-const PARAMS: [Param; 38] = [
+const PARAMS: [Param; 39] = [
     param("NCCL_ALGO", ""),
     param("NCCL_BUFFSIZE", ""),
+    param("NCCL_CGA_CLUSTER_SIZE", ""),
     param("NCCL_COLLNET_ENABLE", "0"),
     param("NCCL_COLLNET_NODE_THRESHOLD", "2"),
     param("NCCL_COMM_BLOCKING", "1"),

@@ -3,7 +3,7 @@
 
 use oxccl::cuda::{
     Allocation, Capture, CudaError, Device, DeviceMemory, Driver, Event, Function, HostMapping, HostWork,
-    Module, PinnedMemory, Stream, StreamRef,
+    Module, PinnedMemory, Shape, Stream, StreamRef,
 };
 use oxccl::mem::Segment;
 use std::ffi::c_void;
@@ -88,7 +88,7 @@ pub fn launch(function: &Function, stream: StreamRef<'_>, to: u64, value: u32) -
     let mut params: [*mut c_void; 3] =
         [(&raw mut to).cast(), (&raw mut value).cast(), (&raw mut count).cast()];
     // SAFETY: the kernels take these three parameters; checks give addresses of `WORDS` words (or want the fault).
-    unsafe { function.launch([WORDS.div_ceil(256), 1, 1], [256, 1, 1], 0, stream, &mut params) }
+    unsafe { function.launch(Shape::new(WORDS.div_ceil(256), 256), stream, &mut params) }
 }
 
 /// Whether `words` are what `put` writes for `value`.

@@ -83,6 +83,9 @@ pub struct Config {
     pub device_buffer_bytes: Option<usize>,
     /// Limits of GPU operations' channels and threads (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
     pub channels: ChannelLimits,
+    /// Blocks of a GPU's kernels that start together, on neighbouring multiprocessors (`NCCL_CGA_CLUSTER_SIZE`): the largest number up to
+    /// this that divides a kernel's blocks; 0 and 1: each by itself. `None`: by kernel.
+    pub cluster_size: Option<u32>,
     /// How many multiprocessors of a GPU operations may take (`NCCL_CTA_POLICY`: 0, 1, 2); equal on all ranks. `None`:
     /// [`CtaPolicy::Default`].
     pub cta_policy: Option<CtaPolicy>,
@@ -153,6 +156,7 @@ impl Default for Config {
             buffer_bytes: BUFFER_BYTES,
             device_buffer_bytes: None,
             channels: ChannelLimits::default(),
+            cluster_size: None,
             cta_policy: None,
             topology: TopologySettings::default(),
             ptx_path: None,

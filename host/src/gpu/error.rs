@@ -201,6 +201,7 @@ pub(crate) mod code {
     pub const NOT_READY: u32 = 600;
     pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     pub const NOT_SUPPORTED: u32 = 801;
+    pub const INVALID_CLUSTER_SIZE: u32 = 912;
     pub const STREAM_CAPTURE_INVALIDATED: u32 = 901;
 }
 

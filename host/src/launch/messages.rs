@@ -1,7 +1,7 @@
 //! Calls that are made of messages between pairs.
 
 use super::call::RawCall;
-use crate::plan::{Call, CallPlan, CallRecord};
+use crate::plan::{Call, CallPlan, CallRecord, MessageWant};
 use oxccl_shared::abi::{DataType, Func, Rank, RedOp};
 use oxccl_shared::algo::pairwise;
 
@@ -16,15 +16,29 @@ pub struct Message {
     pub buffer: *mut u8,
     /// Its length.
     pub len_bytes: usize,
+    /// Whether it is of an all-to-all.
+    pub is_exchange: bool,
 }
 
 impl Message {
+    /// What kernels' plans ask of it.
+    pub(crate) fn want(&self, is_far: bool) -> MessageWant {
+        let Message { is_send, peer, is_exchange, .. } = *self;
+        MessageWant { is_send, peer, is_far, is_exchange, len_bytes: self.len_bytes as u64 }
+    }
+
     /// The only message of a send or a receive.
     #[inline]
     pub(crate) fn of(raw: &RawCall) -> Message {
         let is_send = raw.call.func == Func::Send;
         let buffer = if is_send { raw.send.cast_mut() } else { raw.recv };
-        Message { is_send, peer: raw.call.root, buffer, len_bytes: raw.call.bytes() as usize }
+        Message {
+            is_send,
+            peer: raw.call.root,
+            buffer,
+            len_bytes: raw.call.bytes() as usize,
+            is_exchange: false,
+        }
     }
 }
 
@@ -45,14 +59,15 @@ pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(
     let len_bytes = raw.call.bytes() as usize;
     let (src, dst, root) = (raw.send.cast_mut(), raw.recv, raw.call.root);
     let block = |base: *mut u8, rank: Rank| base.wrapping_add(rank.index() * len_bytes);
-    let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes });
+    let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes, is_exchange: false });
     match raw.call.func {
         Func::Send => send(root, src),
         Func::Gather => send(root, src),
         Func::Scatter if rank == root => (0..nranks).map(Rank).for_each(|peer| send(peer, block(src, peer))),
         _ => {}
     }
-    let mut recv = |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes });
+    let mut recv =
+        |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes, is_exchange: false });
     match raw.call.func {
         Func::Recv => recv(root, dst),
         Func::Gather if rank == root => (0..nranks).map(Rank).for_each(|peer| recv(peer, block(dst, peer))),
@@ -60,14 +75,15 @@ pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(
         _ => {}
     }
     let gathers = raw.call.func == Func::AllGather;
+    let is_exchange = !gathers;
     if gathers || raw.call.func == Func::AllToAll {
         // An all-gather's own block is no message, which would be matched with the caller's to itself.
         let rounds = pairwise::rounds(rank, nranks, nranks).filter(|round| !gathers || round.send_to != rank);
         for round in rounds {
             let (to, from) = (round.send_to, round.recv_from);
             let sent = if gathers { src } else { block(src, to) };
-            add(Message { is_send: true, peer: to, buffer: sent, len_bytes });
-            add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes });
+            add(Message { is_send: true, peer: to, buffer: sent, len_bytes, is_exchange });
+            add(Message { is_send: false, peer: from, buffer: block(dst, from), len_bytes, is_exchange });
         }
     }
 }

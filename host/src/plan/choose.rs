@@ -184,9 +184,24 @@ impl Facts {
         match self.crosses_network() {
             // Chains of GPUs have been measured over the loopback alone, where rings are faster (docs/measurements/2026-11-25-aggregator-gpus.md).
             true => Candidates::by(Protocol::LL).that(is_long).or_also(IN_NETWORK),
-            false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => BY_LINES,
+            false if self.has_gpus() && self.tuning.one_shot_ll128_bytes.1 == 0 => {
+                if self.is_slow_by_words(call) {
+                    BY_LINES.or_also(Candidates::by(Protocol::LL))
+                } else {
+                    BY_LINES
+                }
+            }
             false => Candidates::NONE,
         }
+    }
+
+    /// A broadcast through memory of the host passes it once for each hop: the more ranks, the earlier whole slots pay. Four H200 broadcast 64
+    /// KiB in 15.7 us by words and 13.7 by slots, 256 KiB in 52.7 and 19.0.
+    fn is_slow_by_words(&self, call: &Call) -> bool {
+        let hops = u64::from(self.nranks.saturating_sub(1));
+        let is_by_host = self.tuning.source.is_some() && self.machine.pairs.kind > PathKind::Nvl;
+        let longest = self.tuning.broadcast_protocols.last().map_or(u64::MAX, |(bytes, _)| *bytes);
+        is_by_host && call.func == Func::Broadcast && call.bytes() * hops > longest
     }
 
     fn measured(&self, call: &Call) -> Option<Measured> {
@@ -351,7 +366,7 @@ fn by_size(rows: &[(u64, Protocol)], bytes: u64) -> Protocol {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::ChannelLimits;
+    use crate::plan::{ChannelLimits, plan};
     use oxccl_shared::abi::{DataType, Rank, RedOp};
 
     #[test]
@@ -369,6 +384,26 @@ mod tests {
             assert_eq!(of(2, func, longest), !of(4, func, longest), "{func}: four have lines there");
         }
         assert_eq!(of(2, Func::ReduceScatter, 100 << 10), of(4, Func::ReduceScatter, 100 << 10));
+    }
+
+    /// docs/measurements/2026-11-27-h200x4.md
+    #[test]
+    fn through_memory_of_the_host_more_ranks_want_slots_earlier_and_fewer_channels() {
+        let planned = |nranks, forced, func, bytes| {
+            let free = Facts::of_gpus(nranks, (90, 132), forced, ChannelLimits::default(), None);
+            let facts = free.through_host([true; 3]);
+            let call = Call { func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: bytes };
+            let plan = plan(&call, &facts);
+            (plan.protocol, plan.channels)
+        };
+        let broadcast = |bytes| planned(4, Forced::default(), Func::Broadcast, bytes).0;
+        let expected = [Protocol::LL, Protocol::Simple, Protocol::Simple];
+        assert_eq!([16 << 10, 64 << 10, 256 << 10].map(broadcast), expected);
+        let ring = Forced::only(Some(Algorithm::Ring), Some(Protocol::Simple));
+        let channels = |nranks| {
+            [1 << 20, 4 << 20, 64 << 20].map(|bytes| planned(nranks, ring, Func::AllReduce, bytes).1)
+        };
+        assert_eq!([channels(2), channels(4)], [[16, 16, 16], [16, 8, 4]]);
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct MessageWant {
     pub peer: Rank,
     /// Whether only a network connects it.
     pub is_far: bool,
+    /// Whether it is of an all-to-all, as both ends know.
+    pub is_exchange: bool,
     /// Its length.
     pub len_bytes: u64,
 }
@@ -72,30 +74,38 @@ pub fn message_kernels(facts: &Facts) -> impl Iterator<Item = (Kernel, u32)> + '
     (0..classes_count(facts)).map(|class| kernel_of(class_at(class, facts).0, facts))
 }
 
-/// The protocol of a message of so many bytes to a near or a far rank, and the channels among which it is divided: the same at both ends.
-pub fn message_connections(len_bytes: u64, is_far: bool, facts: &Facts) -> (Protocol, u32) {
-    let class = class_of(len_bytes, is_far, facts);
+/// The protocol of a message, and the channels among which it is divided: the same at both ends.
+pub fn message_connections(want: &MessageWant, facts: &Facts) -> (Protocol, u32) {
+    let class = class_of(want, facts);
     (facts.message_protocol_for(class_at(class, facts).0.protocol), channels_of(class, facts))
 }
 
-/// Classes of messages between near ranks, and behind them those between far ones, where there are any.
+/// Classes of messages between near ranks, of those of exchanges, and behind them those between far ones, where there are any.
 fn classes_count(facts: &Facts) -> usize {
-    facts.tuning.messages.len() + if facts.crosses_network() { NET_MESSAGES.len() } else { 0 }
+    first_far(facts) + if facts.crosses_network() { NET_MESSAGES.len() } else { 0 }
 }
 
 /// A class, and how many channels are connected for it.
 fn class_at<'a>(class: usize, facts: &Facts) -> (&'a MessageClass, u32) {
-    let near = facts.tuning.messages;
-    match class.checked_sub(near.len()) {
-        None => (&near[class], facts.mesh_channels),
-        Some(far) => (&NET_MESSAGES[far], facts.far_channels),
+    let mut near = facts.tuning.messages.iter().chain(facts.tuning.exchanges);
+    match near.nth(class) {
+        Some(near) => (near, facts.mesh_channels),
+        None => (&NET_MESSAGES[class - first_far(facts)], facts.far_channels),
     }
 }
 
-fn class_of(len_bytes: u64, is_far: bool, facts: &Facts) -> usize {
+fn first_far(facts: &Facts) -> usize {
+    facts.tuning.messages.len() + facts.tuning.exchanges.len()
+}
+
+fn class_of(want: &MessageWant, facts: &Facts) -> usize {
     let near = facts.tuning.messages;
-    let (first, classes) = if is_far { (near.len(), NET_MESSAGES) } else { (0, near) };
-    first + classes.iter().position(|class| len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
+    let (first, classes) = match (want.is_far, want.is_exchange) {
+        (true, _) => (first_far(facts), NET_MESSAGES),
+        (false, true) => (near.len(), facts.tuning.exchanges),
+        (false, false) => (0, near),
+    };
+    first + classes.iter().position(|class| want.len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
 }
 
 /// How many ranks apart the ends of a launch's messages may be.
@@ -129,7 +139,7 @@ pub fn arrange<'a>(
     counts.clear();
     counts.resize(classes_count(facts) * n as usize * 2, 0);
     for (index, want) in wants.iter().enumerate() {
-        let class = class_of(want.len_bytes, want.is_far, facts);
+        let class = class_of(want, facts);
         let count = &mut counts[(class * n as usize + want.peer.index()) * 2 + usize::from(want.is_send)];
         let ordinal = *count;
         *count += 1;
@@ -183,6 +193,11 @@ mod tests {
         a.0 / each != b.0 / each
     }
 
+    /// Some are: both ends of a message know which.
+    fn is_exchange(len_bytes: u64) -> bool {
+        len_bytes.is_multiple_of(3)
+    }
+
     /// A launch as both ends can describe it: kernel, channels, and its messages as (from, to, number of the pair).
     type Seen = (Kernel, u32, Vec<(Message, usize)>);
 
@@ -193,7 +208,8 @@ mod tests {
             .iter()
             .map(|&&(from, to, len_bytes)| {
                 let (is_send, is_far) = (from == rank, is_far(from, to, nranks, groups));
-                MessageWant { is_send, peer: if is_send { to } else { from }, is_far, len_bytes }
+                let peer = if is_send { to } else { from };
+                MessageWant { is_send, peer, is_far, is_exchange: is_exchange(len_bytes), len_bytes }
             })
             .collect();
         let number = |index: usize| mine[..index].iter().filter(|m| *m == &mine[index]).count();
@@ -218,6 +234,19 @@ mod tests {
         })
     }
 
+    #[test]
+    fn an_exchange_has_channels_of_its_own() {
+        let channels = |nranks, is_exchange, through_host: bool| {
+            let facts = facts(nranks, 1);
+            let facts = if through_host { facts.through_host([true; 3]) } else { facts };
+            let want =
+                MessageWant { is_send: true, peer: Rank(1), is_far: false, is_exchange, len_bytes: 64 << 20 };
+            message_connections(&want, &facts).1
+        };
+        assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [22, 16]);
+        assert_eq!([false, true].map(|exchange| channels(4, exchange, true)), [16, 4]);
+    }
+
     proptest! {
         #[test]
         fn every_message_is_launched_once_and_lanes_keep_their_order(
@@ -228,8 +257,10 @@ mod tests {
                 let mut wants = Vec::new();
                 for &(from, to, len_bytes) in &messages {
                     let is_far = is_far(from, to, nranks, groups);
-                    if from == rank { wants.push(MessageWant { is_send: true, peer: to, is_far, len_bytes }) }
-                    if to == rank { wants.push(MessageWant { is_send: false, peer: from, is_far, len_bytes }) }
+                    let is_exchange = is_exchange(len_bytes);
+                    let want = |is_send, peer| MessageWant { is_send, peer, is_far, is_exchange, len_bytes };
+                    if from == rank { wants.push(want(true, to)) }
+                    if to == rank { wants.push(want(false, from)) }
                 }
                 let facts = facts(nranks, groups);
                 let mut scratch = Arrangement::default();
@@ -238,9 +269,9 @@ mod tests {
                     for placed in batch.placed {
                         met[placed.index] += 1;
                         prop_assert!(placed.lane < batch.lanes);
-                        let MessageWant { len_bytes, is_far, .. } = wants[placed.index];
-                        let ends = message_connections(len_bytes, is_far, &facts);
-                        let connected = if is_far { facts.far_channels } else { facts.mesh_channels };
+                        let want = &wants[placed.index];
+                        let ends = message_connections(want, &facts);
+                        let connected = if want.is_far { facts.far_channels } else { facts.mesh_channels };
                         prop_assert!(batch.channels <= connected);
                         prop_assert_eq!(ends, (batch.kernel.protocol(), batch.channels));
                     }

@@ -41,6 +41,8 @@ pub struct Tuning {
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
+    /// The same of those of an all-to-all, in which every pair has one at the same time: fewer channels for each fill the links.
+    pub exchanges: &'static [MessageClass],
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -77,6 +79,8 @@ pub struct Blocks {
     pub ll_channels_max: u32,
     /// Channels of a Simple ring, by bytes of the longer buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
+    /// The same among more than two ranks, unless it is empty.
+    pub crowd_channels: &'static [(u64, u32)],
     /// The same of a broadcast between two ranks, from so many bytes on: its root only sends, and more blocks than fill the link get in each
     /// other's way.
     pub pair_broadcast: Option<(u64, u32)>,
@@ -223,6 +227,7 @@ impl Tuning {
         hops_even_slices: true,
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
+        exchanges: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -264,19 +269,28 @@ impl Tuning {
             // Each way. 32 are slower: two GPUs carry 350 GB/s with 24 and 314 with 32.
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
         ],
-        // docs/measurements/2026-11-23-copy-engines.md, for two ranks; more were not measured.
+        exchanges: &[
+            MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+            MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
+            // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
+            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
+        ],
+        // docs/measurements/2026-11-23-copy-engines.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
+        // chain is slower than a ring's at every size.
         copy_engines: &[
             WindowRow::from(Func::AllGather, 2, 64 << 20),
+            WindowRow::from(Func::AllGather, 8, 256 << 20),
             WindowRow::from(Func::AllToAll, 2, 16 << 20),
+            WindowRow::from(Func::AllToAll, 8, 256 << 20),
             WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
-        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: 8 blocks carry as much as rings with 24. More ranks: what a
-        // prototype took on four H200.
+        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: 8 blocks carry as much as rings with 24. Among four rings reduce
+        // faster at every size, and messages exchange faster until copy engines do.
         symmetric: &[
-            WindowRow::from(Func::AllReduce, 8, 16 << 20),
-            WindowRow::from(Func::ReduceScatter, 8, 16 << 20),
-            WindowRow::from(Func::AllGather, 8, 16 << 20),
-            WindowRow::from(Func::AllToAll, 8, 16 << 20),
+            WindowRow::from(Func::AllReduce, 2, 16 << 20),
+            WindowRow::from(Func::ReduceScatter, 2, 16 << 20),
+            WindowRow::from(Func::AllGather, 2, 16 << 20),
+            WindowRow::from(Func::AllGather, 8, 64 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };
@@ -320,8 +334,12 @@ impl Tuning {
     /// The same for GPUs that do not all reach each other by NVLink: through memory of the host, or over PCI. Measured on two H100 with
     /// `NCCL_P2P_DISABLE=1` (docs/measurements/2026-11-25-24-blocks.md): words that carry flags double what crosses PCI, and 16 blocks fill it.
     pub fn without_nvlink(self) -> Tuning {
-        let blocks =
-            self.blocks.map(|blocks| Blocks { simple_channels: &[(0, 16)], pair_broadcast: None, ..blocks });
+        let blocks = self.blocks.map(|blocks| Blocks {
+            simple_channels: &[(0, 16)],
+            crowd_channels: &[(0, 16), (2 << 20, 8), (16 << 20, 4)],
+            pair_broadcast: None,
+            ..blocks
+        });
         Tuning {
             one_shot_ll128_bytes: (0, 0),
             two_shot_ll128_bytes: (0, 0),
@@ -332,6 +350,13 @@ impl Tuning {
                 MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
+            // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
+            exchanges: &[
+                MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+                MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
+                MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 4 },
+            ],
+            all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self
         }
@@ -377,9 +402,10 @@ impl Blocks {
         hops_ll128_channel_bytes: 4 << 10,
         ring_trip_bytes: 3 << 10,
         ll_channels_max: 32,
-        // 18 % of Hopper's multiprocessors, as NCCL takes; 64 carry 10 to 25 % more of 1 GiB (docs/measurements/2026-11-25-24-blocks.md), and
-        // `NCCL_MIN_NCHANNELS` has them.
+        // 18 % of Hopper's multiprocessors, as NCCL takes. In clusters 64 carry 1 to 7 % more of 1 GiB (docs/measurements/2026-11-27-h200x4.md),
+        // and `NCCL_MIN_NCHANNELS` has them.
         simple_channels: &[(0, 24)],
+        crowd_channels: &[],
         pair_broadcast: Some((8 << 20, 16)),
         ll_threads: COMMON_THREADS_MAX,
         simple_threads: THREADS_MAX,
@@ -460,7 +486,12 @@ impl Blocks {
         if let Some((_, channels)) = pair.filter(|(from_bytes, _)| bytes >= *from_bytes) {
             return channels;
         }
-        let line = self.simple_channels.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
+        let rows = if nranks > 2 && !self.crowd_channels.is_empty() {
+            self.crowd_channels
+        } else {
+            self.simple_channels
+        };
+        let line = rows.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
         line.map_or(1, |(_, channels)| *channels)
     }
 }

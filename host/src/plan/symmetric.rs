@@ -61,11 +61,12 @@ impl SymmetricPlan {
     }
 }
 
-/// The most blocks: they fill NVLink, and more help little (docs/measurements/2026-11-25-symmetric-kernels.md).
+/// The most blocks: they fill NVLink, and more help little (docs/measurements/2026-11-25-symmetric-kernels.md,
+/// 2026-11-27-h200x4.md).
 fn blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
     match (func, policy) {
         (Func::AllReduce, _) => 8,
-        (Func::ReduceScatter, CtaPolicy::Default) if nranks > 2 => 24,
+        (Func::ReduceScatter | Func::AllToAll, CtaPolicy::Default) if nranks > 2 => 24,
         (Func::ReduceScatter, _) | (_, CtaPolicy::Default) => 16,
         _ => 8,
     }
@@ -202,8 +203,16 @@ mod tests {
     fn who_takes_symmetric_kernels() {
         let free = facts(4, 90, Forced::default());
         let any = Facts { symmetric: Some(true), ..free };
+        let pair = facts(2, 90, Forced::default());
+        assert!(free.takes_symmetric(&call(Func::AllGather, 64 << 20), None));
+        for func in [Func::AllReduce, Func::ReduceScatter] {
+            assert!(pair.takes_symmetric(&call(func, LONG), None), "{func}");
+            assert!(
+                !free.takes_symmetric(&call(func, 64 * LONG), None),
+                "{func}: rings are faster among four"
+            );
+        }
         for func in FUNCS {
-            assert!(free.takes_symmetric(&call(*func, LONG), None), "{func}");
             assert!(!free.takes_symmetric(&call(*func, 64), None), "{func}: kernels with slots are faster");
             assert!(any.takes_symmetric(&call(*func, 64), None), "{func}");
             assert!(!any.takes_symmetric(&call(*func, 0), None), "{func}");
@@ -211,7 +220,7 @@ mod tests {
             assert!(!none.takes_symmetric(&call(*func, LONG), None), "{func}");
             assert!(!any.takes_symmetric(&call(*func, LONG), Some(Forced::only(None, None))), "{func}");
         }
-        assert!(free.takes_symmetric(&call(Func::AllReduce, 64 * LONG), None), "8 blocks are as fast as 24");
+        assert!(pair.takes_symmetric(&call(Func::AllReduce, 64 * LONG), None), "8 blocks are as fast as 24");
         assert!(!any.takes_symmetric(&call(Func::Broadcast, LONG), None));
         let pre = Call { op: RedOp::PreMulSum, ..call(Func::AllReduce, LONG) };
         assert!(!any.takes_symmetric(&pre, None), "each rank has a multiplier of its own");

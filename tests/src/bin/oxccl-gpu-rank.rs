@@ -5,7 +5,7 @@
 //! Never: outlives the process that started it.
 
 use oxccl::bootstrap::UniqueIdError;
-use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, GraphExec, Module, PinnedMemory, Stream};
+use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, GraphExec, Module, PinnedMemory, Shape, Stream};
 use oxccl::{DataType, DeviceCommunicator, Func, UniqueId, Untyped, device_group};
 use oxccl_shared::sync::{Sys, Word};
 use oxccl_tests::failed::{describe, watch_stall};
@@ -274,7 +274,7 @@ impl Joined {
         let mut address = word_memory.address();
         let mut params = [(&raw mut address).cast::<c_void>()];
         // SAFETY: the kernel takes one address; the memory lives until the stream has been waited for.
-        unsafe { module.function("hang")?.launch([1; 3], [1; 3], 0, self.stream.by_ref(), &mut params)? };
+        unsafe { module.function("hang")?.launch(Shape::new(1, 1), self.stream.by_ref(), &mut params)? };
         let ended_by = word_memory.clone();
         std::thread::spawn(move || {
             let mut line = String::new();

@@ -114,13 +114,13 @@ pub struct Machine<'a> {
     pub only: &'a str,
 }
 
-/// Compiles `source` for the GPU generation `sm` (90 for 9.0).
-pub fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Result<String> {
+/// Compiles `source` for the GPU generation `sm` (90 for 9.0); of the library's kernels those whose names contain a part of `only`.
+pub fn compile(compiler: &Compiler, source: &Source, sm: u32, only: &str) -> Result<String> {
     // A folder for each generation: the file's name does not tell for which it was built, so cargo would take one for
     // the other. All sources share it, and `core` with it.
     let target = target_dir().join(format!("ptx-build/sm_{sm}"));
     let output =
-        command(compiler, source, sm)?.env("CARGO_TARGET_DIR", target.to_string_lossy()).run(&root())?;
+        command(compiler, source, sm, only)?.env("CARGO_TARGET_DIR", target.to_string_lossy()).run(&root())?;
     if !output.success {
         bail!("{} does not compile for sm_{sm} with {}", source.package, compiler.version);
     }
@@ -142,12 +142,12 @@ fn target_flags(sm: u32) -> String {
     format!("-Ctarget-cpu=sm_{sm}{language}")
 }
 
-fn command(compiler: &Compiler, source: &Source, sm: u32) -> Result<Cmd> {
+fn command(compiler: &Compiler, source: &Source, sm: u32, only: &str) -> Result<Cmd> {
     let machine = Machine {
         name: "ptx",
         abilities: Abilities { protocols: Protocol::ALL, has_bulk_copies: sm >= BULK_COPIES.0 },
         features: &features(sm, source.has_bulk_copies),
-        only: "",
+        only,
     };
     let cargo = source.rustc(compiler, "nvptx64-nvidia-cuda", &machine)?;
     // The one variable that no other goes before: a RUSTFLAGS of the user's would take the generation's place, and the driver refuses

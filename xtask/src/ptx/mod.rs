@@ -17,7 +17,7 @@ mod text;
 mod usage;
 
 use crate::tools::{root, target_dir};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use compile::Source;
 use compiler::Compiler;
 use manifest::{Entry, File, Manifest, Origin, Target};
@@ -42,8 +42,8 @@ pub struct Options {
     /// Where to write; without it, `ptx` in cargo's target directory, where the library looks.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Only modules whose name contains this.
-    #[arg(long, value_name = "PATTERN", default_value = "")]
+    /// Only kernels whose names contain one of these parts, with commas between them.
+    #[arg(long, value_name = "PARTS", default_value = "")]
     pub only: String,
     /// Fetch NVIDIA's assembler from PyPI where none is installed.
     #[arg(long)]
@@ -94,13 +94,9 @@ pub fn build(options: &Options) -> Result<bool> {
     let (mut built, mut complaints) = (Vec::new(), Vec::new());
     for sm in &options.sm {
         let start = Instant::now();
-        let text = compile::compile(&compiler, &source, *sm)?;
+        let text = compile::compile(&compiler, &source, *sm, &options.only)?;
         let compiled = start.elapsed().as_secs_f64();
-        let mut modules = split::split(&text).with_context(|| format!("the PTX for sm_{sm}"))?;
-        modules.retain(|module| options.only.split(',').any(|only| module.name.contains(only)));
-        if modules.is_empty() {
-            bail!("no kernel for sm_{sm} is in a module whose name contains '{}'", options.only);
-        }
+        let modules = split::split(&text).with_context(|| format!("the PTX for sm_{sm}"))?;
         let before = built.len();
         for (module, result) in assemble_all(modules, *sm, ptxas.as_ref()) {
             let (module, found) = finish(module, *sm, result?)?;

@@ -75,7 +75,8 @@ fn bytes_left(at: usize, end: usize) -> u32 {
     (end - at).min(ENOUGH) as u32
 }
 
-/// Runs `pack` on all whole packs: pack i of thread t of n lies at (i * n + t) * 16, and four of every operand are loaded before any is used.
+/// Runs `pack` on all whole packs: a warp takes four rows of 512 bytes that follow each other, then comes the block's next
+/// turn. All of a thread's packs are loaded before any is used.
 ///
 /// # Safety
 /// 1. Operands are readable and outputs are writable for the length, by this thread alone where it writes.
@@ -87,35 +88,33 @@ pub unsafe fn packs<M: KernelMachine, const N: usize>(
     places: Places<N>,
     pack: impl Fn([Pack; N]) -> Pack,
 ) {
-    const IN_FLIGHT: usize = 4;
-    let (step, end) = (share.threads as usize * PACK_BYTES, whole_packs(places.len_bytes));
-    let mut at = share.thread as usize * PACK_BYTES;
-    let put = |at: usize, value: Pack| {
-        // SAFETY: `at` lies before `end`; obligations 1 and 2.
-        unsafe { M::store_pack(places.outputs[0] + at, value) };
-        if places.outputs[1] != 0 {
-            // SAFETY: as above.
-            unsafe { M::store_pack(places.outputs[1] + at, value) };
-        }
-    };
-    while at + (IN_FLIGHT - 1) * step < end {
-        let mut loaded = [[[0; 2]; N]; IN_FLIGHT];
-        // By index: these loops must be unrolled, or `loaded` is in local memory instead of registers.
-        for i in 0..IN_FLIGHT {
-            for n in 0..N {
-                // SAFETY: the last of these lies before `end`; obligations 1 and 2.
-                loaded[i][n] = unsafe { M::load_pack(places.operands[n] + at + i * step) };
-            }
-        }
-        for i in 0..IN_FLIGHT {
-            put(at + i * step, pack(loaded[i]));
-        }
-        at += IN_FLIGHT * step;
-    }
+    const COUNT: usize = 4;
+    let row = M::WARP_THREADS as usize * PACK_BYTES;
+    let end = whole_packs(places.len_bytes);
+    let (mut at, turn) = turns::<M>(share, PACK_BYTES, COUNT);
     while at < end {
-        // SAFETY: as above.
-        put(at, pack(places.operands.map(|operand| unsafe { M::load_pack(operand + at) })));
-        at += step;
+        let left = bytes_left(at, end);
+        let mut loaded = [[[0; 2]; N]; COUNT];
+        repeat!(COUNT, i => {
+            if ((i * row) as u32) < left {
+                for n in 0..N {
+                    // SAFETY: it lies before `end`; obligations 1 and 2.
+                    loaded[i][n] = unsafe { M::load_pack(places.operands[n] + at + i * row) };
+                }
+            }
+        });
+        repeat!(COUNT, i => {
+            if ((i * row) as u32) < left {
+                let value = pack(loaded[i]);
+                // SAFETY: as above.
+                unsafe { M::store_pack(places.outputs[0] + at + i * row, value) };
+                if places.outputs[1] != 0 {
+                    // SAFETY: as above.
+                    unsafe { M::store_pack(places.outputs[1] + at + i * row, value) };
+                }
+            }
+        });
+        at += turn;
     }
 }
 

@@ -144,6 +144,13 @@ pub(super) fn cta_policy(text: &str) -> Option<CtaPolicy> {
     CtaPolicy::from_bits(text.parse().ok()?)
 }
 
+pub(super) const CLUSTER: &str = "a number of blocks was expected, 0 to 8";
+
+/// As many as every generation that has clusters can take.
+pub(super) fn cluster_size(text: &str) -> Option<Option<u32>> {
+    text.parse().ok().filter(|blocks| *blocks <= 8).map(Some)
+}
+
 pub(super) fn channels(text: &str) -> Option<Option<u32>> {
     text.parse().ok().filter(|channels| *channels > 0).map(Some)
 }

@@ -117,6 +117,7 @@ impl Config {
         }
         let policy = |text: &str| parse::cta_policy(text).map(Some);
         env.set("NCCL_CTA_POLICY", parse::CTA_POLICY, &mut self.cta_policy, policy)?;
+        env.set("NCCL_CGA_CLUSTER_SIZE", parse::CLUSTER, &mut self.cluster_size, parse::cluster_size)?;
         let symmetric = |text: &str| parse::flag(text).map(Some);
         env.set("OXCCL_SYMMETRIC", parse::FLAG, &mut self.symmetric, symmetric)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
@@ -268,6 +269,7 @@ mod tests {
             ("NCCL_ALGO", "rings"),
             ("NCCL_ALGO", "ring;tree"),
             ("NCCL_ALGO", "allreduce:nvls"),
+            ("NCCL_CGA_CLUSTER_SIZE", "9"),
             ("NCCL_NTHREADS", "544"),
             ("NCCL_NTHREADS", "100"),
             ("NCCL_PROTO", "fast"),

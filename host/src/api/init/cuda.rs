@@ -14,7 +14,8 @@ use crate::launch::{Health, Notify, PlannedTraffic, RunError};
 use crate::log::Laps;
 use crate::machine::NetProxy;
 use crate::machine::cuda::{
-    Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Stream, Tiles, side_stream,
+    Clusters, Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Stream, Tiles,
+    side_stream,
 };
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
@@ -143,6 +144,11 @@ impl Init for Cuda {
         let facts = Facts { cta_policy, symmetric: config.symmetric, ..facts };
         let tile_bytes = config.tile_kib.map_or(facts.tile_bytes(), |kib| kib << 10);
         let tiles = Tiles::on(&device, tile_bytes);
+        let clusters = Clusters {
+            wanted: config.cluster_size,
+            shares_gpu: config.p2p.shares_gpus,
+            multiprocessors: device.sm_count(),
+        };
         let machine = Cuda::new(CudaParts {
             rank,
             facts,
@@ -162,6 +168,7 @@ impl Init for Cuda {
             net: net.transpose()?,
             timeout: config.timeout,
             starts_early,
+            clusters,
         });
         let mut machine = machine.map_err(failed)?;
         if config.flight_times {

@@ -76,7 +76,7 @@ impl Cpu {
     /// A message as kernels take it.
     #[inline]
     pub(super) fn work_of(&self, message: &Message, tag: u32) -> P2pWork {
-        let Message { is_send, peer, buffer, len_bytes } = *message;
+        let Message { is_send, peer, buffer, len_bytes, .. } = *message;
         let table = if is_send { &self.parts.send_to } else { &self.parts.recv_from };
         let conn = table[peer.index()];
         let protocol = self.message_protocol;

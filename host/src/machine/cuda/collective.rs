@@ -1,7 +1,7 @@
 //! Collectives as kernels, the library's and those from outside it.
 
 use super::custom::{CustomFacts, CustomLaunch};
-use super::driver::StreamRef;
+use super::driver::{Shape, StreamRef};
 use super::state::Cuda;
 use crate::launch::{RawCall, RunError};
 use crate::machine::{ConnKind, collective_args};
@@ -54,18 +54,21 @@ impl Cuda {
             net.collective(&coll, plan);
         }
         let has_orders = self.issue_orders(stream)?;
+        let clusters = self.parts.clusters;
         let may_start_early = self.parts.starts_early && plan.kernel().starts_early();
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
+        let cluster = clusters.of(function.sm(), plan.channels);
+        let shape =
+            Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(plan.channels, plan.threads) };
         // Only what was compiled for a generation that has programmatic dependent launch waits by itself.
         let launched = if may_start_early && function.sm() >= EARLY_SM_MIN {
             // SAFETY: as below; such a kernel waits for those before it (`starts_early`).
-            unsafe { function.launch_early(grid, block, tiles.shared_bytes, stream, &mut params) }
+            unsafe { function.launch_early(shape, stream, &mut params) }
         } else {
             // SAFETY: the entry takes one `CollArgs`; its buffers are valid by obligation 1, and the lists, the monitor and what they
             // point to live until `close` has seen every operation end.
-            unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) }
+            unsafe { function.launch(shape, stream, &mut params) }
         };
         let launched = launched.map_err(|error| error.in_kernel(function.name()));
         launched.map_err(|error| self.launch_refused(error, has_orders, stream))
@@ -85,9 +88,8 @@ impl Cuda {
         let lists = self.parts.tables.of(ConnKind::Mesh, protocol);
         let mut args = CollArgs { launch: self.launch(lists, channels), coll };
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([channels, 1, 1], [threads, 1, 1]);
         // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
-        let launched = unsafe { function.launch(grid, block, 0, stream, &mut params) };
+        let launched = unsafe { function.launch(Shape::new(channels, threads), stream, &mut params) };
         Some(launched.map_err(|error| error.in_kernel(function.name()).into()))
     }
 

@@ -56,8 +56,8 @@ impl Cuda {
         let net = self.parts.net.as_ref();
         messages_of(raw, rank, facts.nranks, |message| {
             if message.peer != rank {
-                let is_far = net.is_some_and(|net| net.is_far(message.peer));
-                let (protocol, channels) = message_connections(message.len_bytes as u64, is_far, facts);
+                let want = message.want(net.is_some_and(|net| net.is_far(message.peer)));
+                let (protocol, channels) = message_connections(&want, facts);
                 connected.want(Need { kind: ConnKind::Pair, protocol, channels, peer: Some(message.peer) });
             }
         });

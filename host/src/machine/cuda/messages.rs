@@ -1,10 +1,10 @@
 //! Messages between ranks, as kernels.
 
-use super::driver::StreamRef;
+use super::driver::{Shape, StreamRef};
 use super::state::{Cuda, MessageScratch};
 use crate::launch::{Message, RunError};
 use crate::machine::ConnKind;
-use crate::plan::{Batch, MessageWant, arrange};
+use crate::plan::{Batch, arrange};
 use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
 use std::ffi::c_void;
 
@@ -36,15 +36,11 @@ impl Cuda {
         MessageScratch { wants, arrangement }: &mut MessageScratch,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let (facts, rank) = (self.parts.facts, self.parts.rank);
+        let (facts, rank, clusters) = (self.parts.facts, self.parts.rank, self.parts.clusters);
         wants.clear();
         let net = self.parts.net.as_ref();
-        wants.extend(messages.iter().map(|(message, _)| MessageWant {
-            is_send: message.is_send,
-            peer: message.peer,
-            is_far: net.is_some_and(|net| net.is_far(message.peer)),
-            len_bytes: message.len_bytes as u64,
-        }));
+        let is_far = |peer| net.is_some_and(|net| net.is_far(peer));
+        wants.extend(messages.iter().map(|(message, _)| message.want(is_far(message.peer))));
         for batch in arrange(wants, rank, &facts, arrangement) {
             let tiles = self.parts.tiles.of(batch.kernel);
             let mut args = self.message_args(&batch, messages);
@@ -53,10 +49,13 @@ impl Cuda {
             let has_orders = self.issue_orders(stream)?;
             let function = self.function(batch.kernel, batch.threads)?;
             let mut params = [(&raw mut args).cast::<c_void>()];
-            let (grid, block) = ([batch.lanes * batch.channels, 1, 1], [batch.threads, 1, 1]);
+            let blocks = batch.lanes * batch.channels;
+            let cluster = clusters.of(function.sm(), blocks);
+            let shape =
+                Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(blocks, batch.threads) };
             // SAFETY: the entry takes one `MessageArgs`; buffers are valid by obligation 1, everything else lives until `close` has
             // seen every operation end.
-            let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
+            let launched = unsafe { function.launch(shape, stream, &mut params) };
             let launched = launched.map_err(|error| error.in_kernel(function.name()));
             launched.map_err(|error| self.launch_refused(error, has_orders, stream))?;
             self.has_enqueued = true;

@@ -10,6 +10,7 @@
 //! `collective`, `symmetric` and `messages`, what is launched; `machine`; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
+mod clusters;
 mod gpu;
 mod tiles;
 mod kernels;
@@ -36,6 +37,7 @@ mod buffer;
 mod tracked;
 
 pub use buffer::{DeviceSlice, DeviceSliceMut};
+pub use clusters::Clusters;
 pub(crate) use copies::SLOTS as COPY_SLOTS;
 pub use custom::CustomKernels;
 pub(crate) use driver::side_stream;

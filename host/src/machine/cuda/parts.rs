@@ -1,5 +1,6 @@
 //! What a rank's kernels on a GPU need.
 
+use super::clusters::Clusters;
 use super::custom::CustomKernels;
 use super::driver::{Device, Stream};
 use super::kernels::DeviceKernels;
@@ -51,4 +52,6 @@ pub struct CudaParts {
     pub timeout: Duration,
     /// Whether kernels that can may start before the one in front of them on their stream has ended.
     pub starts_early: bool,
+    /// How many blocks of a kernel start together.
+    pub clusters: Clusters,
 }

@@ -1,6 +1,6 @@
 //! Launches symmetric kernels: each rank's buffers are mapped by all.
 
-use super::driver::StreamRef;
+use super::driver::{Shape, StreamRef};
 use super::kernels::Forms;
 use super::state::Cuda;
 use super::tiles::Tiles;
@@ -49,12 +49,15 @@ impl Cuda {
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
         let mut args = SymmetricArgs { launch, coll, ranks: self.buffers(&coll, plan) };
+        let clusters = self.parts.clusters;
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let (grid, block) = ([plan.channels, 1, 1], [plan.threads, 1, 1]);
+        let cluster = clusters.of(function.sm(), plan.channels);
+        let shape =
+            Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(plan.channels, plan.threads) };
         // SAFETY: the entry takes one `SymmetricArgs`; this rank's buffers are valid by obligation 1, the other ranks' while those are in
         // the same call, which the kernel's meetings see to; lists and monitor as for every kernel.
-        let launched = unsafe { function.launch(grid, block, tiles.shared_bytes, stream, &mut params) };
+        let launched = unsafe { function.launch(shape, stream, &mut params) };
         launched.map_err(|error| error.in_kernel(function.name()).into())
     }
 

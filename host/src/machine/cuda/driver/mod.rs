@@ -25,6 +25,7 @@ mod shareable;
 mod rdma;
 mod legacy_ipc;
 mod callers;
+mod shape;
 mod module;
 mod graph;
 
@@ -45,6 +46,7 @@ pub use memory::DeviceMemory;
 pub use module::{Function, Module};
 pub use pinned::{HostMapping, PinnedMemory};
 pub use rdma::RdmaMemory;
+pub use shape::Shape;
 pub use shareable::{Allocation, Mapping};
 pub use side::side_stream;
 pub use stream::{Stream, StreamRef, WordOp};

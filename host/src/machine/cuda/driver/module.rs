@@ -1,8 +1,9 @@
 //! Kernels: loaded from an image, launched on streams.
 
-use super::api::{LaunchAttribute, LaunchConfig};
+use super::api::LaunchConfig;
 use super::capture::RelaxedCapture;
 use super::device::Device;
+use super::shape::Shape;
 use super::stream::StreamRef;
 use crate::gpu::{CudaError, DriverVersion, code};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
@@ -21,6 +22,8 @@ struct Inner {
     sm: u32,
     /// Set once the driver has refused an early launch.
     no_early: OnceLock<()>,
+    /// Set once the driver has refused a launch in clusters.
+    no_clusters: OnceLock<()>,
 }
 
 // SAFETY: a module is a handle that the driver lets every thread use.
@@ -30,10 +33,10 @@ unsafe impl Sync for Inner {}
 
 /// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 8 << 10;
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
 /// The first driver that captures early launches into graphs.
 const EARLY_MIN: DriverVersion = DriverVersion(12_030);
+/// The first driver with clusters.
+const CLUSTERS_MIN: DriverVersion = DriverVersion(11_080);
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const JIT_ERROR_LOG: u32 = 5;
 const JIT_ERROR_LOG_BYTES: u32 = 6;
@@ -81,7 +84,13 @@ impl Module {
             let result = device.api().result(code);
             return Err(CudaError::Module { device: device.id(), sm: device.sm(), result, log });
         }
-        Ok(Module(Arc::new(Inner { device: device.clone(), raw, sm, no_early: OnceLock::new() })))
+        Ok(Module(Arc::new(Inner {
+            device: device.clone(),
+            raw,
+            sm,
+            no_early: OnceLock::new(),
+            no_clusters: OnceLock::new(),
+        })))
     }
 
     /// The kernel of this name.
@@ -190,8 +199,8 @@ impl Function {
         device.check("cuFuncSetAttribute", code)
     }
 
-    /// Enqueues the kernel: `grid` blocks of `block` threads, in x, y and z. The parameters' values are copied before
-    /// it returns. On a capturing stream the launch becomes part of the graph.
+    /// Enqueues the kernel. The parameters' values are copied before it returns. On a capturing stream the launch becomes part of the graph.
+    /// Where the driver does not know clusters, or has no place for one, each block starts by itself.
     ///
     /// # Errors
     /// [`CudaError::Fault`] if an earlier kernel broke the context, [`CudaError::Call`].
@@ -201,27 +210,31 @@ impl Function {
     /// 2. Memory that those values point to is valid for the kernel's accesses, until it is complete.
     pub unsafe fn launch(
         &self,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared_bytes: u32,
+        shape: Shape,
         stream: StreamRef<'_>,
         params: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
-        let device = self.device();
+        let (device, no_clusters) = (self.device(), &self.module.0.no_clusters);
         let _bound = device.bind()?;
-        let [gx, gy, gz] = grid;
-        let [bx, by, bz] = block;
+        if shape.cluster > 1 && device.driver().version() >= CLUSTERS_MIN && no_clusters.get().is_none() {
+            // SAFETY: by 1 and 2.
+            match unsafe { self.launch_as(shape, false, stream, params) } {
+                code if is_unknown(code) || code == code::INVALID_CLUSTER_SIZE => drop(no_clusters.set(())),
+                code => return device.check("cuLaunchKernelEx", code),
+            }
+        }
         let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
+        let Shape { blocks, threads, shared_bytes, .. } = shape;
         // SAFETY: by 1 and 2.
         let code = unsafe {
             (device.api().cuLaunchKernel)(
                 self.raw,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
                 shared_bytes,
                 stream.raw(),
                 params,
@@ -242,34 +255,50 @@ impl Function {
     /// 2. The kernel, as it is loaded, waits by itself for the kernels before it (`griddepcontrol.wait`).
     pub unsafe fn launch_early(
         &self,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared_bytes: u32,
+        shape: Shape,
         stream: StreamRef<'_>,
         params: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
         let (device, no_early) = (self.device(), &self.module.0.no_early);
         if device.driver().version() >= EARLY_MIN && no_early.get().is_none() {
             let _bound = device.bind()?;
-            let id = PROGRAMMATIC_STREAM_SERIALIZATION;
-            let mut attribute = LaunchAttribute { id, padding: [0; 4], value: 1, rest: [0; 60] };
-            let config = LaunchConfig {
-                grid,
-                block,
-                shared_bytes,
-                stream: stream.raw(),
-                attributes: &mut attribute,
-                attribute_count: 1,
-            };
-            let (params, extra) = (params.as_mut_ptr(), std::ptr::null_mut());
-            // SAFETY: by 1 and 2; the driver reads the configuration and its attribute before it returns.
-            match unsafe { (device.api().cuLaunchKernelEx)(&config, self.raw, params, extra) } {
-                code::INVALID_VALUE | code::NOT_SUPPORTED => drop(no_early.set(())),
+            let no_clusters = self.module.0.no_clusters.get().is_some();
+            let shape = if no_clusters { shape.alone() } else { shape };
+            // SAFETY: by 1 and 2.
+            match unsafe { self.launch_as(shape, true, stream, params) } {
+                // Whichever of the two it is: an ordinary launch finds out about clusters.
+                code::INVALID_CLUSTER_SIZE => {}
+                code if is_unknown(code) => drop(no_early.set(())),
                 code => return device.check("cuLaunchKernelEx", code),
             }
         }
         // SAFETY: by 1.
-        unsafe { self.launch(grid, block, shared_bytes, stream, params) }
+        unsafe { self.launch(shape, stream, params) }
+    }
+
+    /// A launch with attributes; what the driver says. The context is bound.
+    ///
+    /// # Safety
+    /// 1. As [`Self::launch`].
+    unsafe fn launch_as(
+        &self,
+        shape: Shape,
+        early: bool,
+        stream: StreamRef<'_>,
+        params: &mut [*mut c_void],
+    ) -> u32 {
+        let (mut attributes, attribute_count) = shape.attributes(early);
+        let config = LaunchConfig {
+            grid: [shape.blocks, 1, 1],
+            block: [shape.threads, 1, 1],
+            shared_bytes: shape.shared_bytes,
+            stream: stream.raw(),
+            attributes: attributes.as_mut_ptr(),
+            attribute_count,
+        };
+        let extra = std::ptr::null_mut();
+        // SAFETY: by 1; the driver reads the configuration and its attributes before it returns.
+        unsafe { (self.device().api().cuLaunchKernelEx)(&config, self.raw, params.as_mut_ptr(), extra) }
     }
 
     fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, CudaError> {
@@ -279,6 +308,11 @@ impl Function {
         let code = unsafe { (device.api().cuFuncGetAttribute)(&mut value, attribute as u32, self.raw) };
         device.check("cuFuncGetAttribute", code).map(|()| value as u32)
     }
+}
+
+/// What a driver says of a launch's attribute that it does not know.
+fn is_unknown(said: u32) -> bool {
+    matches!(said, code::INVALID_VALUE | code::NOT_SUPPORTED)
 }
 
 impl fmt::Debug for Function {

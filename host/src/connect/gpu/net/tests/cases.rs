@@ -51,7 +51,13 @@ fn a_group_has_as_many_messages_as_one_likes() {
     let of_a_pair = ORDERS_OPEN_MAX as u32;
     Scene { memory: false, ..Scene::new(&[1, 2, 3]) }.play(|player| {
         let (me, n) = (player.rank, player.facts.nranks);
-        let far = |is_send, peer, len_bytes| MessageWant { is_send, peer, is_far: true, len_bytes };
+        let far = |is_send, peer, len_bytes| MessageWant {
+            is_send,
+            peer,
+            is_far: true,
+            is_exchange: false,
+            len_bytes,
+        };
         let to_or_from = |is_send, peer| {
             let len_bytes = move |number| if number % 100 == 7 { 40_000 } else { u64::from(number % 50) };
             (0..of_a_pair).map(move |number| far(is_send, peer, len_bytes(number)))

@@ -644,13 +644,16 @@ impl Player {
 
     fn want(&self, is_send: bool, peer: Rank, len_bytes: u64) -> MessageWant {
         let is_far = self.layout.routes.is_net(self.rank, peer);
-        MessageWant { is_send, peer, is_far, len_bytes }
+        MessageWant { is_send, peer, is_far, is_exchange: false, len_bytes }
     }
 
     fn wants_of_exchange(&self, len_bytes: usize) -> Vec<MessageWant> {
         let (me, n) = (self.rank, self.facts.nranks);
         let others = (0..n).map(Rank).filter(|peer| *peer != me);
-        let both = |peer| [true, false].map(|is_send| self.want(is_send, peer, len_bytes as u64));
+        let both = |peer| {
+            let want = |is_send| self.want(is_send, peer, len_bytes as u64);
+            [true, false].map(|is_send| MessageWant { is_exchange: true, ..want(is_send) })
+        };
         others.flat_map(both).collect()
     }
 
@@ -685,9 +688,9 @@ impl Player {
         };
         let mut buffers: Vec<Vec<u8>> = wants.iter().zip(&expected).map(fill).collect();
         let (facts, mut scratch, mut launches) = (self.facts, Arrangement::default(), Vec::new());
-        for MessageWant { peer, is_far, len_bytes, .. } in wants {
-            let (protocol, channels) = message_connections(*len_bytes, *is_far, &facts);
-            self.need(&Need { kind: ConnKind::Pair, protocol, channels, peer: Some(*peer) });
+        for want in wants {
+            let (protocol, channels) = message_connections(want, &facts);
+            self.need(&Need { kind: ConnKind::Pair, protocol, channels, peer: Some(want.peer) });
         }
         for batch in arrange(wants, me, &facts, &mut scratch) {
             let mut works = Vec::new();
