@@ -260,7 +260,8 @@ mod tests {
         let config = CommConfig { size: 24, blocking: 1, cga_cluster_size: 99, min_ctas: -5, ..UNSET };
         assert!(settings(&config).unwrap_err().text.contains("cgaClusterSize"));
         let config = CommConfig { cga_cluster_size: 4, ..config };
-        assert_eq!(settings(&config).unwrap().blocking, Some(true));
+        let read = settings(&config).unwrap();
+        assert_eq!((read.blocking, read.cluster_size, read.min_ctas), (Some(true), Some(4), None));
     }
 
     #[test]
