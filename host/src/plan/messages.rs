@@ -25,6 +25,10 @@ pub struct MessageWant {
     pub len_bytes: u64,
 }
 
+/// Where a network connects some ranks, messages within a host go by the kernel of those between hosts up to this length. A kernel of their
+/// own takes some 6 us before that one begins, and they wait for the network anyway.
+const JOINT_MAX_BYTES: u64 = 64 << 10;
+
 /// A message's place in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Placed {
@@ -100,7 +104,8 @@ fn first_far(facts: &Facts) -> usize {
 
 fn class_of(want: &MessageWant, facts: &Facts) -> usize {
     let near = facts.tuning.messages;
-    let (first, classes) = match (want.is_far, want.is_exchange) {
+    let goes_with_far = want.is_far || facts.crosses_network() && want.len_bytes <= JOINT_MAX_BYTES;
+    let (first, classes) = match (goes_with_far, want.is_exchange) {
         (true, _) => (first_far(facts), NET_MESSAGES),
         (false, true) => (near.len(), facts.tuning.exchanges),
         (false, false) => (0, near),
@@ -232,6 +237,19 @@ mod tests {
                 .prop_map(move |(f, d, len)| (Rank(f), Rank((f + d) % nranks), len));
             (Just(nranks), proptest::collection::vec(one, 0..150))
         })
+    }
+
+    /// As each rank of two hosts of two has where each sends to the next.
+    #[test]
+    fn short_messages_near_and_far_are_one_launch() {
+        let launches = |len_bytes| {
+            let facts = facts(4, 2);
+            let want =
+                |is_send, peer, is_far| MessageWant { is_send, peer, is_far, is_exchange: false, len_bytes };
+            let wants = [want(true, Rank(2), true), want(false, Rank(0), false)];
+            arrange(&wants, Rank(1), &facts, &mut Arrangement::default()).count()
+        };
+        assert_eq!([0, 8, 8 << 10, 64 << 10, 1 << 20].map(launches), [1, 1, 1, 1, 2]);
     }
 
     #[test]
