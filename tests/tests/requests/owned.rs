@@ -70,6 +70,22 @@ fn dropped_requests_go_on_and_free_their_buffers() {
     });
 }
 
+/// The next operation that is started finds those that were dropped when theirs was over.
+#[test]
+fn requests_that_are_dropped_late_free_their_buffers() {
+    let _deadline = Deadline::start("requests_that_are_dropped_late_free_their_buffers", LIMIT);
+    World::new(2, Settings::default()).each(|comm| {
+        let kept = Arc::new(());
+        for _ in 0..3 {
+            let over = comm.start(kept.clone(), |calls, _| calls.barrier()).unwrap();
+            while !over.test(comm).unwrap() {}
+            drop(over);
+        }
+        comm.start((), |calls, _| calls.barrier()).unwrap().wait(comm).unwrap();
+        assert_eq!(Arc::strong_count(&kept), 1);
+    });
+}
+
 #[test]
 fn requests_belong_to_a_communicator_and_to_a_thread() {
     let _deadline = Deadline::start("requests_belong_to_a_communicator_and_to_a_thread", LIMIT);

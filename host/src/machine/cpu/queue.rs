@@ -76,6 +76,8 @@ struct Slots {
     /// Memory for calls.
     spare: Vec<Vec<RawCall>>,
     scopes: u64,
+    /// How many that are over have a request, which may be dropped yet.
+    kept: usize,
     /// What requests owned that were dropped, to be dropped where its user's code may run.
     dead: Vec<Owner>,
 }
@@ -96,6 +98,7 @@ impl Queue {
 
     /// Drops what requests owned that were dropped and are over. Call it outside of operations.
     pub(super) fn bury(&self) {
+        self.slots().forget_dropped();
         // One by one: dropping may come back here.
         while let Some(owner) = { self.slots().dead.pop() } {
             drop(owner);
@@ -243,9 +246,7 @@ impl Slots {
     /// A slot for another operation: if need be that of one that is over and whose request was dropped.
     fn free_slot(&mut self) -> Option<u32> {
         if self.free.is_empty() && self.all.len() == IN_FLIGHT_MAX {
-            for slot in 0..self.all.len() as u32 {
-                self.forget_if_dropped(slot);
-            }
+            self.forget_dropped();
         }
         if self.free.is_empty() && self.all.len() < IN_FLIGHT_MAX {
             let (state, owner, calls) = (State::Free, Owner::Caller, Vec::new());
@@ -263,8 +264,17 @@ impl Slots {
     }
 
     fn over(&mut self, slot: u32, result: Result<(), Failure>) {
-        self.all[slot as usize].state = State::Over(result);
+        let at = &mut self.all[slot as usize];
+        at.state = State::Over(result);
+        self.kept += usize::from(matches!(at.owner, Owner::Request(..)));
         self.forget_if_dropped(slot);
+    }
+
+    /// Those that were dropped after they were over.
+    fn forget_dropped(&mut self) {
+        if self.kept > 0 {
+            (0..self.all.len() as u32).for_each(|slot| self.forget_if_dropped(slot));
+        }
     }
 
     fn forget_if_dropped(&mut self, slot: u32) {
@@ -286,6 +296,7 @@ impl Slots {
         at.generation = at.generation.wrapping_add(1);
         let owner = std::mem::replace(&mut at.owner, Owner::Caller);
         let State::Over(result) = std::mem::replace(&mut at.state, State::Free) else { return None };
+        self.kept -= usize::from(matches!(owner, Owner::Request(..)));
         self.free.push(slot);
         Some((result, owner))
     }
