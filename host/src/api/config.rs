@@ -84,7 +84,7 @@ pub struct Config {
     /// Limits of GPU operations' channels and threads (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_NCHANNELS`, `NCCL_NTHREADS`).
     pub channels: ChannelLimits,
     /// Blocks of a GPU's kernels that start together, on neighbouring multiprocessors (`NCCL_CGA_CLUSTER_SIZE`): the largest number up to
-    /// this that divides a kernel's blocks; 0 and 1: each by itself. `None`: by kernel.
+    /// this that divides a kernel's blocks; 0 and 1: each by itself. `None`: 4, where they fit.
     pub cluster_size: Option<u32>,
     /// How many multiprocessors of a GPU operations may take (`NCCL_CTA_POLICY`: 0, 1, 2); equal on all ranks. `None`:
     /// [`CtaPolicy::Default`].
