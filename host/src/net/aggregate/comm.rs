@@ -117,32 +117,45 @@ impl AggregatorComm {
         Ok(Some(Request(number as u32)))
     }
 
-    /// Moves what goes, on all links.
+    /// Moves what goes, on all links. One that ends stops no other: the server of a head that has left ends this head's connection, while
+    /// complete results come from another server.
     fn drive(&mut self) -> Result<(), NetError> {
         self.check_usable()?;
-        let (ops, posted) = (&self.ops, self.next);
+        let (ops, posted, device) = (&self.ops, self.next, &self.device);
         let op = |number: u64| ops[at(number)].buffers;
         // Fragment by fragment in turns: if one server got all of its own first, its link would carry all heads' at once and the others' nothing.
-        let mut sent = Ok(());
         let mut goes_on = true;
-        while std::mem::take(&mut goes_on) && sent.is_ok() {
-            for link in &mut self.links {
+        while std::mem::take(&mut goes_on) {
+            for link in self.links.iter_mut().filter(|link| link.ended.is_none()) {
                 // SAFETY: the callers of the operations have promised it.
                 match unsafe { link.send(posted, &op) } {
                     Ok(goes) => goes_on |= goes,
-                    Err(ended) => sent = Err(ended.into_error(&self.device, link)),
+                    Err(ended) => {
+                        // Where the server has left, it may have said why.
+                        // SAFETY: likewise.
+                        let why = unsafe { link.receive(posted, &op) }.err().unwrap_or(ended);
+                        link.ended = Some(why.into_error(device, link));
+                    }
                 }
             }
         }
         for link in &mut self.links {
-            // Where the server has left, it may have said why.
+            if link.ended.is_some() {
+                link.pass(posted, &op);
             // SAFETY: likewise.
-            if let Err(ended) = unsafe { link.receive(posted, &op) } {
-                sent = Err(ended.into_error(&self.device, link));
-                break;
+            } else if let Err(ended) = unsafe { link.receive(posted, &op) } {
+                link.ended = Some(ended.into_error(device, link));
+                link.pass(posted, &op);
             }
         }
-        sent.map_err(|error| self.failed.insert(error).clone())
+        Ok(())
+    }
+
+    /// Fails for good if an operation needs a link that has ended.
+    fn check_links(&mut self, number: u64) -> Result<(), NetError> {
+        let ended =
+            self.links.iter().filter(|link| link.done() <= number).find_map(|link| link.ended.clone());
+        ended.map_or(Ok(()), |error| Err(self.failed.insert(error).clone()))
     }
 
     /// Every link has gone past it: [`Self::drive`] moves them past what they have no part in.
@@ -199,7 +212,7 @@ impl Comm for AggregatorComm {
             self.ops[index].is_open = false;
             return Ok(Some(buffers.task.output_bytes(self.head.index)));
         }
-        driven.map(|()| None)
+        driven.and_then(|()| self.check_links(number)).map(|()| None)
     }
 }
 

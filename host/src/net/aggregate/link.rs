@@ -3,6 +3,7 @@
 use super::frame::{FRAGMENT_MAX, FRAGMENT_MIN, Header, Kind, Span, WINDOW};
 use super::input::{Ended, Input};
 use super::wire::Wire;
+use crate::net::NetError;
 use crate::net::coll::{Reduction, Window};
 use crate::net::io::piece;
 use core::ops::Range;
@@ -137,6 +138,8 @@ pub struct Link {
     coming: Cursor,
     /// Bytes of the frame that comes in that have not come.
     frame_bytes: Option<usize>,
+    /// Why nothing more goes or comes.
+    pub ended: Option<NetError>,
 }
 
 impl Cursor {
@@ -172,7 +175,7 @@ impl Link {
     pub fn new(wire: Wire, head: u32, server: String) -> Link {
         let place = Place { index: 0, count: 1 };
         let (going, coming) = (Cursor::new(place), Cursor::new(place));
-        Link { wire, head, place, server, input: Input::new(), going, coming, frame_bytes: None }
+        Link { wire, head, place, server, input: Input::new(), going, coming, frame_bytes: None, ended: None }
     }
 
     /// The one at `index` of `count` of a communicator. Before its first operation.
@@ -186,6 +189,11 @@ impl Link {
     /// How many operations are done here: their fragments of this link, if they have any.
     pub fn done(&self) -> u64 {
         self.coming.op
+    }
+
+    /// Goes past the operations that have nothing more to receive here.
+    pub fn pass(&mut self, posted: u64, op: &impl Fn(u64) -> Buffers) {
+        let _ = self.coming.operation(self.place, posted, op);
     }
 
     /// Whether fragments are in flight.
