@@ -72,6 +72,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         }
         BootstrapError::NoInterface { .. } => ("NoInterface", vec![]),
         BootstrapError::NoAddress { .. } => ("NoAddress", vec![]),
+        BootstrapError::OnlyLoopback { rank, .. } => ("OnlyLoopback", vec![rank.0]),
         BootstrapError::LoopbackDown { .. } => ("LoopbackDown", vec![]),
         BootstrapError::RootUnreachable { .. } | BootstrapError::RootLost { .. } => ("RootGone", vec![]),
         _ => ("Bootstrap", vec![]),

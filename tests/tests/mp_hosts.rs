@@ -133,6 +133,27 @@ fn ranks_of_a_host_send_by_the_devices_that_they_were_given() {
     }
 }
 
+/// The errors said that a living rank was gone, and nothing of the interface.
+#[test]
+fn a_rank_that_names_its_loopback_to_other_hosts_is_named() {
+    let Some(hosts) = hosts("lo", 3) else { return };
+    let meeting = format!("{}:29401", hosts.address(0));
+    for (on_loopback, texts) in [(1, "would listen at 127.0.0.1"), (0, "only its own host reaches that")] {
+        let mut job = Job::new();
+        for rank in 0..hosts.count() {
+            let interface = if rank == on_loopback { "lo" } else { INTERFACE };
+            let launch = Launch::without_id(RANK, hosts.count()).id("env").under(hosts.on(rank));
+            let launch = launch.env("OXCCL_RANK", &rank.to_string()).env("OXCCL_NRANKS", "3");
+            let launch = launch.env("OXCCL_COMM_ID", &meeting).env("OXCCL_COMM_SECRET", "of this test");
+            // Rank 0 runs the root, which tells those that come late.
+            job.ranks.push(launch.env("NCCL_SOCKET_IFNAME", interface).spawn(rank, "join after sleep=3000"));
+        }
+        let said: Vec<String> = job.ranks.iter_mut().map(|rank| rank.failure(SOON).text).collect();
+        assert!(said.iter().any(|text| text.contains(texts)), "{said:?}");
+        assert!(said.iter().all(|text| text.contains(&format!("rank {on_loopback}"))), "{said:?}");
+    }
+}
+
 #[test]
 fn a_host_is_cut_off() {
     cut_off("cut3", 3, 1, "all-reduce:300000", &[]);

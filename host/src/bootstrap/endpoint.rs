@@ -112,7 +112,7 @@ impl Bootstrap {
         let started =
             Shared::new((local_rank, local_nranks), (*id.secret(), credentials), config.clone(), cancel);
         let started = started.and_then(|shared| {
-            let ip = join::listen_ip(&root.stream, config)?;
+            let ip = join::listen_ip((rank, &root.stream, id.kind()), config)?;
             let listener = sock::listen(ip, 0);
             let listener =
                 listener.map_err(|error| iface::listening(ip, "listen for other ranks", &error))?;
@@ -127,9 +127,10 @@ impl Bootstrap {
         })?;
         let assigned = join::register(&mut root, id, (rank, nranks), addr, config, cancel);
         let assigned = assigned.inspect_err(|error| this.withdraw(&mut root, nranks, error, cancel))?;
+        let reach = join::check_reach((rank, nranks), &assigned, (&root.stream, id.kind()));
         drop(root);
         this.give_up_if_cancelled();
-        match this.join_ring(assigned).and_then(|()| this.introduce(addr)) {
+        match reach.and_then(|()| this.join_ring(assigned)).and_then(|()| this.introduce(addr)) {
             Ok(()) => Ok(this),
             // The others are past the rendezvous: report why this one does not join.
             Err(error) => Err(this.give_up(error)),

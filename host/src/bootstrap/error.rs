@@ -297,7 +297,7 @@ pub enum BootstrapError {
     #[error(
         "rank {from} cannot connect to rank {rank} at {addr}: {}; {}",
         std::io::Error::from_raw_os_error(*.errno),
-        unreachable_advice(*.errno)
+        unreachable_advice(*.errno, addr)
     )]
     Unreachable {
         /// The rank that tried.
@@ -386,6 +386,21 @@ pub enum BootstrapError {
         /// What it has, as above.
         there: String,
     },
+    /// A rank is to listen at its loopback, and rank 0 is on another host.
+    #[error(
+        "rank {rank} would listen at {ip}, which no other host reaches, and rank 0 is at {root}: NCCL_SOCKET_IFNAME is to name another interface; \
+         this host has {there}"
+    )]
+    OnlyLoopback {
+        /// The rank.
+        rank: Rank,
+        /// Its address.
+        ip: IpAddr,
+        /// Rank 0's.
+        root: IpAddr,
+        /// What it has, as above.
+        there: String,
+    },
     /// The ranks of one host meet by its loopback, and that is down.
     #[error("{addr} cannot be reached: this host has {there}")]
     LoopbackDown {
@@ -467,6 +482,7 @@ impl BootstrapError {
             | BootstrapError::PeerAborted { rank, reason: _ }
             | BootstrapError::PeerLeft { rank }
             | BootstrapError::PeerWentOn { rank }
+            | BootstrapError::OnlyLoopback { rank, ip: _, root: _, there: _ }
             | BootstrapError::Protocol { rank, what: _ }
             | BootstrapError::Altered { rank }
             | BootstrapError::BadMember { rank, nranks: _ } => see(rank),
@@ -514,9 +530,12 @@ pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn unreachable_advice(errno: i32) -> &'static str {
+fn unreachable_advice(errno: i32, addr: &SocketAddr) -> &'static str {
     match errno {
         libc::EADDRNOTAVAIL => "this host has no free port left for it (net.ipv4.ip_local_port_range)",
+        _ if addr.ip().is_loopback() => {
+            "only its own host reaches that: NCCL_SOCKET_IFNAME is to name another interface there"
+        }
         libc::ECONNREFUSED => "a firewall refuses connections to its host, or its process has just ended",
         _ => {
             "is there a route to its host, and does no firewall forbid it? NCCL_SOCKET_IFNAME chooses the network"

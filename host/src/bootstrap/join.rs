@@ -85,7 +85,10 @@ pub(crate) fn reach_root(
 
 /// The address for this rank's listener: the configured one, else the local address of the connection to the root,
 /// since the ranks that can reach that root can most likely reach this address.
-pub(crate) fn listen_ip(root: &TcpStream, config: &BootstrapConfig) -> Result<IpAddr, BootstrapError> {
+pub(crate) fn listen_ip(
+    (me, root, kind): (Rank, &TcpStream, RootKind),
+    config: &BootstrapConfig,
+) -> Result<IpAddr, BootstrapError> {
     if let Some(ip) = config.bind_addr {
         return Ok(ip);
     }
@@ -94,10 +97,26 @@ pub(crate) fn listen_ip(root: &TcpStream, config: &BootstrapConfig) -> Result<Ip
     // Hosts resolve their own name to 127.0.1.1 and similar addresses; the other hosts resolve it to an address of an
     // interface, and need one from us.
     let remote = root.peer_addr().map_err(|error| BootstrapError::io("find the root's address", &error))?;
-    match &config.interfaces {
-        None if !is_own_name(remote.ip()) => Ok(local.ip()),
-        filter => iface::choose(&iface::list()?, filter.as_ref(), config.prefer_ipv6),
+    let ip = match &config.interfaces {
+        None if !is_own_name(remote.ip()) => local.ip(),
+        filter => iface::choose(&iface::list()?, filter.as_ref(), config.prefer_ipv6)?,
+    };
+    match far_rank_0(root, kind) {
+        Some(root) if ip.is_loopback() => {
+            Err(BootstrapError::OnlyLoopback { rank: me, ip, root, there: iface::here() })
+        }
+        _ => Ok(ip),
     }
+}
+
+/// Where rank 0 runs the root, if that is another host. (Who makes an id beforehand need not be on a host with ranks.)
+fn far_rank_0(root: &TcpStream, kind: RootKind) -> Option<IpAddr> {
+    let ip = root.peer_addr().ok()?.ip();
+    (kind != RootKind::Created && !is_own(ip)).then_some(ip)
+}
+
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == ip))
 }
 
 fn is_own_name(ip: IpAddr) -> bool {
@@ -111,6 +130,28 @@ pub(crate) struct Assigned {
     pub successor: SocketAddr,
     /// The listener of the parent in the tree, if that is no neighbour in the ring.
     pub parent: Option<SocketAddr>,
+}
+
+/// Whether the neighbours can be reached, as far as their addresses tell. A rank on another host than rank 0 reaches none at a loopback: on its
+/// own host [`listen_ip`] refuses such an address.
+///
+/// # Errors
+/// [`BootstrapError::Unreachable`]: a neighbour on rank 0's host has named its loopback.
+pub(crate) fn check_reach(
+    (me, nranks): (Rank, u32),
+    assigned: &Assigned,
+    (root, kind): (&TcpStream, RootKind),
+) -> Result<(), BootstrapError> {
+    let successor = (Rank((me.0 + 1) % nranks), assigned.successor);
+    let parent = far_parent(me, nranks).zip(assigned.parent);
+    let of_loopback =
+        [Some(successor), parent].into_iter().flatten().find(|(_, addr)| addr.ip().is_loopback());
+    match of_loopback {
+        Some((rank, addr)) if far_rank_0(root, kind).is_some() => {
+            Err(BootstrapError::Unreachable { from: me, rank, addr, errno: libc::ECONNREFUSED })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Registers and waits for the root's answer: the neighbours' addresses.
@@ -242,14 +283,10 @@ pub(crate) fn dial_peer(
 /// Whether a failed connection shows that nobody listens any more: it ended, or this host itself refuses it. Another host's refusal
 /// may be a firewall's, unless it accepted one before.
 fn is_death(error: &io::Error, addr: SocketAddr, was_there: bool) -> bool {
-    let is_here = || {
-        addr.ip().is_loopback()
-            || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == addr.ip()))
-    };
     // A rank that had to leave registers nowhere.
     let is_nowhere = addr.ip().is_unspecified();
     let is_refusal = error.kind() == io::ErrorKind::ConnectionRefused;
-    is_nowhere || sock::is_end(error) || is_refusal && (was_there || is_here())
+    is_nowhere || sock::is_end(error) || is_refusal && (was_there || is_own(addr.ip()))
 }
 
 fn distrusted(addr: SocketAddr, error: HandshakeError) -> BootstrapError {
