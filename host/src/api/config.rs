@@ -184,7 +184,7 @@ impl Config {
         names::warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
         let config = Config::from_lookup(&Config::variable)?;
         if let Some(why) = config.idle_aggregators() {
-            tracing::warn!("{why}");
+            log::warn(why.to_owned());
         }
         Ok(config)
     }
@@ -204,6 +204,11 @@ impl Config {
 
     /// Starts the log, if the environment or the program asked for one and the program has no subscriber of its own.
     pub fn start_log(&self) {
+        self.install_log();
+        log::say_kept();
+    }
+
+    fn install_log(&self) {
         let LogSettings { level, .. } = self.log;
         if level == Level::None {
             return;

@@ -32,6 +32,15 @@ fn a_healthy_run_is_silent_unless_asked() {
     assert_eq!(log_of("finalize", &[]), "");
 }
 
+/// They are read before the log begins, whose own settings are among them. The warnings were lost.
+#[test]
+fn warnings_of_settings_are_in_the_log() {
+    let settings = [("NCCL_DEBUG", "WARN"), ("OXCCL_TIMEOUTT", "5"), ("OXCCL_AGGREGATOR", "127.0.0.1:5")];
+    let text = log_of("finalize", &settings);
+    assert!(text.contains("is OXCCL_TIMEOUT meant?"), "{text}");
+    assert!(text.contains("set NCCL_COLLNET_ENABLE=1"), "{text}");
+}
+
 #[test]
 fn the_version_alone() {
     let text = log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "VERSION")]);

@@ -1,5 +1,6 @@
 //! Names of variables that begin with `OXCCL_`: one that nobody reads is most likely misspelt, and would be ignored without a word.
 
+use crate::log;
 use std::sync::Once;
 
 /// What the library, the tools and the launchers' convention read.
@@ -55,8 +56,8 @@ pub(super) fn warn_of_unknown(names: impl Iterator<Item = String>) {
     WARNED.call_once(|| {
         for name in names.filter(|name| !is_known(name)) {
             match nearest(&name) {
-                Some(known) => tracing::warn!("{name} is set, and nobody reads it; is {known} meant?"),
-                None => tracing::warn!("{name} is set, and nobody reads it"),
+                Some(known) => log::warn(format!("{name} is set, and nobody reads it; is {known} meant?")),
+                None => log::warn(format!("{name} is set, and nobody reads it")),
             }
         }
     });

@@ -97,11 +97,10 @@ impl SecretSettings {
         static WARNED: Once = Once::new();
         if is_first {
             WARNED.call_once(|| {
-                tracing::warn!(
-                    %why,
-                    "this job has no secret: whoever knows its name and reaches its port can join it; set OXCCL_COMM_SECRET to a random text \
-                     on all ranks (openssl rand -hex 32)"
-                );
+                crate::log::warn(format!(
+                    "this job has no secret ({why}): whoever knows its name and reaches its port can join it; set OXCCL_COMM_SECRET to a random \
+                     text on all ranks (openssl rand -hex 32)"
+                ));
             });
         }
         Ok(job.to_vec())
