@@ -1,10 +1,13 @@
 //! Collectives on buffers that all ranks reach: nothing is staged.
 
 use crate::conn::Conns;
-use crate::gpu::{BulkCopy, How, Stop, Tile, Words};
+use crate::gpu::{Block, BulkCopy, How, Stop, Tile, Words};
 use crate::prims::{Operands, Pre, end_tiles, meeting, move_tile};
 use oxccl_shared::abi::{Rank, RankBuffers, SlotHeader};
 use oxccl_shared::algo::symmetric::{Share, Stretch, Whose};
+
+/// Bytes that each thread copies to some outputs before the next ones: turns of the loop under a copy.
+const THREAD_BYTES: usize = 128;
 
 /// The buffers of all ranks, by rank.
 ///
@@ -21,6 +24,13 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// The rank so many places after this one, at most all.
+    #[inline(always)]
+    fn ahead(&self, places: u32) -> Rank {
+        let rank = self.rank.0 + places;
+        Rank(if rank >= self.nranks { rank - self.nranks } else { rank })
+    }
+
     #[inline(always)]
     fn of(&self, rank: Rank) -> RankBuffers {
         // SAFETY: its maker promised one for each rank.
@@ -28,7 +38,7 @@ impl Buffers {
     }
 }
 
-/// Carries out a channel's share. `conns` lead to and from all peers, in rank order.
+/// Carries out a channel's share by bulk copies. `conns` lead to and from all peers, in rank order.
 ///
 /// # Errors
 /// [`Stop`].
@@ -47,8 +57,7 @@ pub unsafe fn run<B: BulkCopy + Words>(
     elem_bytes: usize,
     tag: u32,
 ) -> Result<(), Stop> {
-    // Ranks that differ in the operation or its length do not touch each other's buffers.
-    let header = SlotHeader { tag, len_bytes: (share.count * elem_bytes) as u32 };
+    let header = header(share, elem_bytes, tag);
     meeting(block, conns, header)?;
     if block.loads() || block.stores() {
         block.see_peers();
@@ -57,6 +66,91 @@ pub unsafe fn run<B: BulkCopy + Words>(
     let moved = unsafe { run_mine(block, buffers, share, elem_bytes) };
     end_tiles(block, moved)?;
     meeting(block, conns, header)
+}
+
+/// Ranks that differ in the operation or its length do not touch each other's buffers.
+#[inline(always)]
+fn header(share: Share, elem_bytes: usize, tag: u32) -> SlotHeader {
+    SlotHeader { tag, len_bytes: (share.count * elem_bytes) as u32 }
+}
+
+/// The same by loads and stores of the threads, for functions that only move: sooner begun and ended than bulk copies, with more threads for
+/// the same speed, on buffers that begin anywhere.
+///
+/// # Errors
+/// [`Stop`].
+///
+/// # Safety
+/// 1. As [`run`]'s first.
+#[inline(always)]
+pub unsafe fn run_by_threads<B: Words>(
+    block: &B,
+    conns: Conns<'_>,
+    buffers: &Buffers,
+    share: Share,
+    elem_bytes: usize,
+    tag: u32,
+) -> Result<(), Stop> {
+    let header = header(share, elem_bytes, tag);
+    meeting(block, conns, header)?;
+    if block.works() {
+        // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
+        let (mut at, mut is_over) = (0, false);
+        while !is_over {
+            is_over = true;
+            for stretch in share.stretches() {
+                let len_bytes = stretch.len * elem_bytes;
+                if at >= len_bytes {
+                    continue;
+                }
+                let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
+                let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
+                // SAFETY: obligation 1: the piece is a part of the stretch; every rank has come, so its buffers are ready.
+                unsafe { copy_piece(block, buffers, stretch.writes, src_at, dst_at, len) };
+                is_over = false;
+            }
+            at += THREAD_BYTES * block.threads();
+        }
+    }
+    // What all threads have stored is before what the meeting says.
+    block.sync();
+    meeting(block, conns, header)
+}
+
+/// Copies a piece of this rank's input to the outputs that it belongs to, two at a time.
+///
+/// # Safety
+/// 1. As [`run_by_threads`], between its meetings: the piece lies in this rank's input at `src_at`, and at `dst_at` in those outputs.
+#[inline(always)]
+unsafe fn copy_piece<B: Block>(
+    block: &B,
+    buffers: &Buffers,
+    writes: Whose,
+    src_at: usize,
+    dst_at: usize,
+    len: usize,
+) {
+    let Buffers { rank: me, nranks, .. } = *buffers;
+    let from = buffers.of(me).src.wrapping_add(src_at);
+    let to = |rank: Rank| buffers.of(rank).dst.wrapping_add(dst_at);
+    let Whose::All = writes else {
+        if let Whose::One(rank) = writes {
+            // SAFETY: obligation 1; nobody else writes there, and a block in place is not offered.
+            unsafe { block.map_bulk(to(rank), core::ptr::null_mut(), from, len, How::default()) };
+        }
+        return;
+    };
+    // From the next rank on, so that not all write to the same one; our own is the last.
+    let mut ahead = 1;
+    while ahead <= nranks {
+        let first = to(buffers.ahead(ahead));
+        let second = if ahead < nranks { to(buffers.ahead(ahead + 1)) } else { core::ptr::null_mut() };
+        let in_place = second.cast_const() == from;
+        let second = if in_place { core::ptr::null_mut() } else { second };
+        // SAFETY: obligation 1: outputs are apart, and our own is the input's place or apart from it.
+        unsafe { block.map_bulk(first, second, from, len, How::default()) };
+        ahead += 2;
+    }
 }
 
 /// # Safety
@@ -124,10 +218,7 @@ unsafe fn run_piece<B: BulkCopy>(
         match stretch.writes {
             Whose::One(rank) => put(rank),
             // From the next rank on, so that not all write to the same one.
-            Whose::All => (0..nranks).for_each(|ahead| {
-                let rank = me.0 + ahead + 1;
-                put(Rank(if rank >= nranks { rank - nranks } else { rank }));
-            }),
+            Whose::All => (1..nranks + 1).for_each(|places| put(buffers.ahead(places))),
         }
     };
     let how = How { pre: is_all, post: is_all, ..How::default() };

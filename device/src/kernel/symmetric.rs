@@ -2,14 +2,15 @@
 
 use super::run::MESH_MAX;
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::symmetric::{Buffers, run};
+use crate::coll::symmetric::{Buffers, run, run_by_threads};
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Awaited, Block, KernelMachine, Wait};
 use oxccl_shared::abi::{Func, RankBuffers, SlotHeader, SymmetricArgs};
 use oxccl_shared::algo::symmetric::Share;
 use oxccl_shared::reduce::Element;
 
-/// A symmetric kernel. Its last warp stores, its first one loads, those between combine.
+/// A symmetric kernel. With tiles its last warp stores, its first one loads, those between combine. Without, all but the last copy, if
+/// the function only moves.
 ///
 /// # Safety
 /// 1. `args` is what the host launched with, for this function; all ranks' buffers hold elements of `T` and are aligned as
@@ -34,7 +35,8 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most so many.
     let conns = unsafe { SharedConns::<MESH_MAX>::load(block.machine(), place, launch, extent) };
     let operands = if func.is_reduction() { launch.nranks } else { 1 };
-    if !block.open_tiles(launch.tile_bytes, operands) {
+    let has_tiles = block.open_tiles(launch.tile_bytes, operands);
+    if !has_tiles && func.is_reduction() {
         // The host launches such a kernel only where there is an engine and room for tiles.
         if block.leads() {
             let nothing = SlotHeader { tag: coll.tag, len_bytes: 0 };
@@ -52,8 +54,12 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
         grain_elems: coll.cut.grain_elems as usize,
     };
     let buffers = Buffers { ranks, rank: launch.rank, nranks: launch.nranks };
-    // SAFETY: obligation 1.
-    let ran = unsafe { run(&block, conns, &buffers, share, size_of::<T>(), coll.tag) };
+    let ran = match has_tiles {
+        // SAFETY: obligation 1.
+        true => unsafe { run(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },
+        // SAFETY: obligation 1.
+        false => unsafe { run_by_threads(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },
+    };
     // A communicator whose kernel stopped is not used again.
     if ran.is_ok() && block.leads() {
         // SAFETY: obligation 1.

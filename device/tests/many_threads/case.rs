@@ -462,8 +462,14 @@ impl Side {
             grain_elems: work.grain_elems,
         };
         let buffers = symmetric::Buffers { ranks: self.ranks.as_ptr(), rank: work.rank, nranks: work.nranks };
-        // SAFETY: obligation 1.
-        unsafe { symmetric::run(block, conns, &buffers, share, work.elem_bytes(), work.tag) }
+        match self.tiles || work.func.is_reduction() {
+            // SAFETY: obligation 1.
+            true => unsafe { symmetric::run(block, conns, &buffers, share, work.elem_bytes(), work.tag) },
+            // SAFETY: obligation 1.
+            false => unsafe {
+                symmetric::run_by_threads(block, conns, &buffers, share, work.elem_bytes(), work.tag)
+            },
+        }
     }
 
     /// # Safety

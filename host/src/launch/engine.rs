@@ -3,7 +3,7 @@
 use super::call::RawCall;
 use super::history::History;
 use super::machine::{Machine, RawQueue, RunError};
-use super::messages::{self, Message, is_among_messages};
+use super::messages::{self, Message, OwnCopy, is_among_messages};
 use super::planned::Planned;
 use crate::plan::{Call, CallPlan};
 use crate::profiler::{CallFacts, Events, Group, Profiler};
@@ -16,6 +16,8 @@ pub struct Engine<M> {
     planned: Planned,
     /// Messages of the calls under way, each with its tag; the capacity is kept.
     messages: Vec<(Message, u32)>,
+    /// The same of those to ourselves.
+    own: Vec<OwnCopy>,
     profiler: Profiler,
 }
 
@@ -27,7 +29,8 @@ impl<M: Machine> Engine<M> {
     pub fn new(machine: M) -> Engine<M> {
         let calls_expected = 4 * machine.nranks() as usize + 64;
         let (planned, messages) = (Planned::new(calls_expected), Vec::with_capacity(calls_expected));
-        Engine { machine, history: History::default(), planned, messages, profiler: Profiler::default() }
+        let (history, own, profiler) = (History::default(), Vec::with_capacity(64), Profiler::default());
+        Engine { machine, history, planned, messages, own, profiler }
     }
 
     /// The same, whose calls a plugin hears of.
@@ -114,7 +117,7 @@ impl<M: Machine> Engine<M> {
         if self.machine.may_be_stopped() {
             self.check()?;
         }
-        let Engine { machine, history, planned, messages, profiler } = self;
+        let Engine { machine, history, planned, messages, own, profiler } = self;
         let (plans, queue) = (planned.plans(), queues[0]);
         if !M::RETURNS_DONE {
             machine.health().recorder().enqueue_on(queue.addr() as u64, calls.len());
@@ -125,7 +128,7 @@ impl<M: Machine> Engine<M> {
         let before = Before { history: *history, recorded: machine.health().recorder().next() };
         let body = |machine: &mut M| {
             let events = profiler.group();
-            let mut run = Run { machine, history, plans, messages, queue, events: events.as_ref() };
+            let mut run = Run { machine, history, plans, messages, own, queue, events: events.as_ref() };
             // SAFETY: obligation 1.
             unsafe { run.calls(calls) }
         };
@@ -177,6 +180,7 @@ struct Run<'a, M> {
     history: &'a mut History,
     plans: &'a [CallPlan],
     messages: &'a mut Vec<(Message, u32)>,
+    own: &'a mut Vec<OwnCopy>,
     queue: RawQueue,
     events: Option<&'a Group<'a>>,
 }
@@ -249,13 +253,14 @@ impl<'a, M: Machine> Run<'a, M> {
     /// 1. As [`Engine::run`].
     unsafe fn all_gather(&mut self, raw: &RawCall) -> Result<(), RunError> {
         let (me, n, tag) = (self.machine.rank(), self.machine.nranks(), self.history.tag());
-        let own = raw.recv.wrapping_add(me.index() * raw.call.bytes() as usize);
-        // SAFETY: obligation 1: one block of the output, which is the input or does not overlap it.
-        unsafe { self.machine.copy(raw.send, own, raw.call.bytes() as usize, self.queue)? };
+        let len_bytes = raw.call.bytes() as usize;
+        let to = raw.recv.wrapping_add(me.index() * len_bytes);
         self.messages.clear();
         messages::split(raw, me, n, |message| self.messages.push((message, tag)));
-        // SAFETY: obligation 1.
-        unsafe { self.machine.messages(self.messages, self.queue) }
+        // SAFETY: obligation 1: our own is one block of the output, which is the input or does not overlap it.
+        unsafe {
+            self.machine.messages(self.messages, &[OwnCopy { from: raw.send, to, len_bytes }], self.queue)
+        }
     }
 
     /// Everything that is made of messages between pairs, all at once.
@@ -281,11 +286,9 @@ impl<'a, M: Machine> Run<'a, M> {
                 events.extend(self.report(raw, plan));
             }
         }
-        // SAFETY: obligation 1.
-        unsafe { self.copy_to_self()? };
-        self.messages.retain(|(message, _)| message.peer != rank);
-        // SAFETY: obligation 1.
-        unsafe { self.machine.messages(self.messages, self.queue)? };
+        self.take_own()?;
+        // SAFETY: obligation 1; our own are apart, or in place the same.
+        unsafe { self.machine.messages(self.messages, self.own, self.queue)? };
         if M::RETURNS_DONE {
             self.machine.health().recorder().end(first);
         }
@@ -310,7 +313,7 @@ impl<'a, M: Machine> Run<'a, M> {
         let report = |raw| self.report(raw, &CallPlan::Messages);
         let _events = self.events.map(|_| [report(first), report(second)]);
         // SAFETY: obligation 1.
-        unsafe { self.machine.messages(&messages, self.queue)? };
+        unsafe { self.machine.messages(&messages, &[], self.queue)? };
         if M::RETURNS_DONE {
             self.machine.health().recorder().end(first_record);
         }
@@ -338,12 +341,9 @@ impl<'a, M: Machine> Run<'a, M> {
         messages::split(raw, me, n, |message| self.messages.push((message, tag)));
     }
 
-    /// The k-th send to ourselves goes to the k-th receive from ourselves.
-    ///
-    /// # Safety
-    /// 1. As [`Engine::run`].
-    unsafe fn copy_to_self(&mut self) -> Result<(), RunError> {
-        let (rank, queue) = (self.machine.rank(), self.queue);
+    /// Takes the messages to ourselves out of the list: the k-th send goes to the k-th receive.
+    fn take_own(&mut self) -> Result<(), RunError> {
+        let rank = self.machine.rank();
         let own = |is_send| {
             let messages = self.messages.iter().map(|(message, _)| message);
             messages.filter(move |message| message.peer == rank && message.is_send == is_send)
@@ -351,10 +351,13 @@ impl<'a, M: Machine> Run<'a, M> {
         if !own(true).map(|message| message.len_bytes).eq(own(false).map(|message| message.len_bytes)) {
             return Err(self.machine.own_messages_differ());
         }
-        for (from, to) in own(true).zip(own(false)) {
-            // SAFETY: obligation 1: both are valid for the length; in place they are the same.
-            unsafe { self.machine.copy(from.buffer, to.buffer, from.len_bytes, queue)? };
-        }
+        self.own.clear();
+        self.own.extend(own(true).zip(own(false)).map(|(from, to)| OwnCopy {
+            from: from.buffer,
+            to: to.buffer,
+            len_bytes: from.len_bytes,
+        }));
+        self.messages.retain(|(message, _)| message.peer != rank);
         Ok(())
     }
 }

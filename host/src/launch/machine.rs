@@ -3,7 +3,7 @@
 use super::call::RawCall;
 use super::fault::Outstanding;
 use super::health::Health;
-use super::messages::Message;
+use super::messages::{Message, OwnCopy};
 use super::probe::Probe;
 use crate::bootstrap::Bootstrap;
 use crate::gpu::{CudaError, KernelError};
@@ -228,14 +228,19 @@ pub trait Machine: Sized + Send + 'static {
         queue: RawQueue,
     ) -> Result<(), RunError>;
 
-    /// Carries messages to and from other ranks, each with the tag of its slots, all at once.
+    /// Carries messages to and from other ranks, each with the tag of its slots, and this rank's own, all at once.
     ///
     /// # Errors
     /// [`RunError`].
     ///
     /// # Safety
     /// 1. As for [`Self::collective`].
-    unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError>;
+    unsafe fn messages(
+        &mut self,
+        messages: &[(Message, u32)],
+        own: &[OwnCopy],
+        queue: RawQueue,
+    ) -> Result<(), RunError>;
 
     /// A group's sends and receives of a rank to itself do not match: the communicator fails.
     fn own_messages_differ(&mut self) -> RunError;

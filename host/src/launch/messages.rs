@@ -20,6 +20,17 @@ pub struct Message {
     pub is_exchange: bool,
 }
 
+/// A message of a rank to itself.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnCopy {
+    /// What is sent.
+    pub from: *const u8,
+    /// Where it is received: elsewhere, or the same place.
+    pub to: *mut u8,
+    /// Its length.
+    pub len_bytes: usize,
+}
+
 impl Message {
     /// What kernels' plans ask of it.
     pub(crate) fn want(&self, is_far: bool) -> MessageWant {
@@ -59,24 +70,23 @@ pub(crate) fn split(raw: &RawCall, rank: Rank, nranks: u32, mut add: impl FnMut(
     let len_bytes = raw.call.bytes() as usize;
     let (src, dst, root) = (raw.send.cast_mut(), raw.recv, raw.call.root);
     let block = |base: *mut u8, rank: Rank| base.wrapping_add(rank.index() * len_bytes);
-    let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes, is_exchange: false });
+    let gathers = raw.call.func == Func::AllGather;
+    let is_exchange = raw.call.func == Func::AllToAll;
+    let mut send = |peer, buffer| add(Message { is_send: true, peer, buffer, len_bytes, is_exchange });
     match raw.call.func {
         Func::Send => send(root, src),
         Func::Gather => send(root, src),
         Func::Scatter if rank == root => (0..nranks).map(Rank).for_each(|peer| send(peer, block(src, peer))),
         _ => {}
     }
-    let mut recv =
-        |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes, is_exchange: false });
+    let mut recv = |peer, buffer| add(Message { is_send: false, peer, buffer, len_bytes, is_exchange });
     match raw.call.func {
         Func::Recv => recv(root, dst),
         Func::Gather if rank == root => (0..nranks).map(Rank).for_each(|peer| recv(peer, block(dst, peer))),
         Func::Scatter => recv(root, dst),
         _ => {}
     }
-    let gathers = raw.call.func == Func::AllGather;
-    let is_exchange = !gathers;
-    if gathers || raw.call.func == Func::AllToAll {
+    if gathers || is_exchange {
         // An all-gather's own block is no message, which would be matched with the caller's to itself.
         let rounds = pairwise::rounds(rank, nranks, nranks).filter(|round| !gathers || round.send_to != rank);
         for round in rounds {

@@ -58,7 +58,7 @@ pub(crate) use lend::LendingBlock;
 pub use link_error::{Direction, LinkError};
 pub use machine::{Machine, RawQueue, RunError, StreamMachine};
 pub use mark::Mark;
-pub use messages::Message;
+pub use messages::{Message, OwnCopy};
 pub(crate) use messages::{split as messages_of, tag as message_tag};
 pub use net_links::NetLinks;
 pub use notice::Notice;

@@ -80,6 +80,15 @@ impl WindowRow {
     }
 }
 
+/// What a rank tells another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Its copies may touch this rank's buffer.
+    Admit,
+    /// So many pieces are copied.
+    Done,
+}
+
 /// What a rank puts on its stream, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -88,6 +97,8 @@ pub enum Step {
         /// The peer that copies.
         peer: Rank,
     },
+    /// Waits until every other rank has said so, of one piece each.
+    AwaitAll(Said),
     /// Waits for a peer's admit.
     AwaitAdmit {
         /// The peer that owns the buffer.
@@ -206,8 +217,7 @@ impl Program<'_> {
     fn exchange(&mut self, copy_to: impl Fn(Rank) -> (Spot, Spot)) {
         self.out.extend(self.in_turn().map(|peer| Step::Admit { peer }));
         self.lead(copy_to);
-        let done = |peer| Step::AwaitDone { peer, pieces: 1, is_last: true };
-        self.out.extend(self.in_turn().map(done));
+        self.out.push(Step::AwaitAll(Said::Done));
     }
 
     /// This rank copies for each rank, itself included.
@@ -218,7 +228,7 @@ impl Program<'_> {
             Step::Copy(CopyStep { from, to, len_bytes })
         };
         self.out.push(copy(self.rank));
-        self.out.extend(self.in_turn().map(|peer| Step::AwaitAdmit { peer }));
+        self.out.push(Step::AwaitAll(Said::Admit));
         self.out.extend(self.in_turn().map(copy));
         self.out.extend(self.in_turn().map(|peer| Step::Done { peer, pieces: 1 }));
     }
@@ -328,6 +338,15 @@ mod tests {
                     let word = words.entry((peer.0, rank, false)).or_default();
                     assert_eq!(*word, 0, "an admit is used up before the next one");
                     *word = 1;
+                }
+                Step::AwaitAll(said) => {
+                    let n = self.programs.len() as u32;
+                    let is_done = said == Said::Done;
+                    let mine = (0..n).filter(|peer| *peer != rank).map(|peer| (rank, peer, is_done));
+                    if mine.clone().any(|word| words.get(&word).copied().unwrap_or_default() == 0) {
+                        return false;
+                    }
+                    words.extend(mine.map(|word| (word, 0)));
                 }
                 Step::AwaitAdmit { peer } => match words.get_mut(&(rank, peer.0, false)) {
                     Some(word) if *word == 1 => *word = 0,

@@ -40,7 +40,7 @@ impl Facts {
     }
 
     fn kernels_of(&self, nranks: u32) -> Vec<(Kernel, u32)> {
-        let mut kernels: Vec<(Kernel, u32)> = message_kernels(self).collect();
+        let mut kernels: Vec<(Kernel, u32)> = message_kernels(self).chain(self.own_kernel()).collect();
         for (func, dtype) in
             Func::ALL.iter().flat_map(|func| DataType::ALL.iter().map(move |dtype| (*func, *dtype)))
         {
@@ -84,6 +84,8 @@ mod tests {
         for name in ["oxccl_send_recv_ll", "oxccl_barrier_oneshot4_ll", "oxccl_all_reduce_oneshot4_ll_bf16"] {
             assert!(four.contains(&name.to_owned()) && wide.contains(&name.to_owned()), "{name}");
         }
+        let own = "oxccl_all_gather_symmetric".to_owned();
+        assert!(four.contains(&own) && wide.contains(&own) && !names(facts(4, 80, false)).contains(&own));
         let lines = "oxccl_all_gather_ring_ll128".to_owned();
         assert!(four.contains(&lines) && !wide.contains(&lines));
         assert!(!four.iter().any(|name| name.contains("shot2") || name.contains("tree")));

@@ -30,14 +30,14 @@ pub use call::{Call, CallRecord};
 pub use check::Lacks;
 pub use collective::{CallPlan, Plan, plan};
 pub use collnet::{Collnet, CollnetFacts, Reduces};
-pub use copy_engines::{CopyStep, CtaPolicy, Placement, Spot, Step, WindowRow, steps, touched_buffer};
+pub use copy_engines::{CopyStep, CtaPolicy, Placement, Said, Spot, Step, WindowRow, steps, touched_buffer};
 pub use facts::Facts;
 pub use hosts::Hosts;
 pub use messages::{Arrangement, Batch, MessageWant, Placed, arrange, message_connections, message_kernels};
 pub use nics::Nics;
 pub use numbers::{Blocks, ChannelLimits, HopLimit, MessageClass, Tuning};
 pub(crate) use numbers::{FAR_CHANNELS_MAX, HEADED_CHANNELS_MAX};
-pub use symmetric::SymmetricPlan;
+pub use symmetric::{SymmetricPlan, copying_kernel};
 pub use tuning::Forced;
 
 use oxccl_shared::abi::Func;

@@ -275,12 +275,10 @@ impl Tuning {
             // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
         ],
-        // docs/measurements/2026-11-23-copy-engines.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
+        // docs/measurements/2026-11-27-two-gpus.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
-            WindowRow::from(Func::AllGather, 2, 64 << 20),
             WindowRow::from(Func::AllGather, 8, 256 << 20),
-            WindowRow::from(Func::AllToAll, 2, 16 << 20),
             WindowRow::from(Func::AllToAll, 8, 256 << 20),
             WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
@@ -291,6 +289,7 @@ impl Tuning {
             WindowRow::from(Func::ReduceScatter, 2, 16 << 20),
             WindowRow::from(Func::AllGather, 2, 16 << 20),
             WindowRow::from(Func::AllGather, 8, 64 << 20),
+            WindowRow::from(Func::AllToAll, 2, 32 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };

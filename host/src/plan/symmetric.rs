@@ -4,11 +4,12 @@
 //! receives, what a reduce-scatter sends, what an all-gather and an all-to-all receive. The other buffer may be any memory.
 
 use super::call::Call;
+use super::collective::Plan;
 use super::copy_engines::{CtaPolicy, Placement, WindowRow};
 use super::facts::Facts;
 use super::tuning::{Architecture, Forced};
 use crate::topology::PathKind;
-use oxccl_shared::abi::{DataType, Func, RedOp};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
 use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX};
 
@@ -25,7 +26,7 @@ pub struct SymmetricPlan {
     pub channels: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// Bytes of a tile.
+    /// Bytes of a tile; 0 where the threads copy.
     pub tile_bytes: u32,
     /// Elements of the call, or its bytes if there is no type.
     pub count: u64,
@@ -39,8 +40,21 @@ const ALIGN_BYTES: u64 = 16;
 const GRAIN_BYTES: u64 = 512;
 /// A block for so many bytes that a rank moves, up to [`blocks_max`].
 const BLOCK_BYTES: u64 = 32 << 10;
-/// A warp that loads, eight that combine and one that stores; and without something to combine.
-const THREADS: [u32; 2] = [96, 320];
+/// Threads of a block: with tiles a warp that loads, one that stores and one beside them, if there is nothing to combine, and eight that
+/// combine; without, as many as a block may have.
+const MOVING_THREADS: u32 = 96;
+const REDUCING_THREADS: u32 = 320;
+const COPYING_THREADS: u32 = 512;
+/// Copies of shorter buffers go by the threads, among at most so many ranks: measured with two.
+const COPYING_MAX_BYTES: u64 = 256 << 20;
+const COPYING_RANKS_MAX: u32 = 2;
+/// The most blocks that copy so.
+const COPYING_BLOCKS_MAX: u32 = 24;
+/// Blocks of a copy within a GPU beside messages of its length to all other ranks. A block copies 29 GB/s, and two ranks' message takes as
+/// long as 12 blocks do (docs/measurements/2026-11-27-two-gpus.md). More ranks have longer; a few blocks more are for what was not measured.
+fn own_blocks(nranks: u32) -> u32 {
+    if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 12 }
+}
 /// Bytes of a tile. Three pieces and more fit a multiprocessor's memory, with a tile for each rank's operand; a piece costs 0.4 us however
 /// short it is, so tiles are as long as that allows (docs/measurements/2026-11-25-symmetric-kernels.md).
 fn tile_bytes(func: Func, nranks: u32) -> u32 {
@@ -54,10 +68,53 @@ fn tile_bytes(func: Func, nranks: u32) -> u32 {
     }
 }
 
+/// The kernel of copies within a GPU.
+pub fn copying_kernel() -> Kernel {
+    Kernel::symmetric(Func::AllGather, DataType::U8)
+}
+
 impl SymmetricPlan {
+    /// A copy within a GPU, beside messages among so many ranks: as the all-gather of a rank that is alone.
+    pub fn of_copy(len_bytes: u64, nranks: u32) -> SymmetricPlan {
+        SymmetricPlan {
+            func: Func::AllGather,
+            dtype: None,
+            touched: [None; 2],
+            channels: own_blocks(nranks),
+            threads: COPYING_THREADS,
+            tile_bytes: 0,
+            count: len_bytes,
+            grain_elems: GRAIN_BYTES,
+        }
+    }
+
     /// Its kernel.
     pub fn kernel(&self) -> Kernel {
         Kernel::Symmetric { func: self.func, dtype: self.dtype }
+    }
+
+    /// The call of a plan that only moves bytes.
+    pub fn call(&self) -> Call {
+        Call { func: self.func, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count: self.count }
+    }
+
+    /// What arguments are made from.
+    pub fn as_collective(&self) -> Plan {
+        Plan {
+            func: self.func,
+            algorithm: Algorithm::OneShot,
+            protocol: Protocol::LL,
+            dtype: self.dtype,
+            ranks: None,
+            channels: self.channels,
+            threads: self.threads,
+            count: self.count,
+            chunk_elems: self.count,
+            slice_elems: self.count,
+            grain_elems: self.grain_elems,
+            host_ranks: 0,
+            stream: false,
+        }
     }
 }
 
@@ -97,10 +154,7 @@ impl Facts {
 
     /// Whether there are such kernels for these ranks at all: GPUs of one host with bulk copies.
     fn has_symmetric(&self) -> bool {
-        let has_bulk_copies =
-            matches!(self.machine.architecture, Architecture::Hopper | Architecture::Blackwell);
-        self.has_gpus()
-            && has_bulk_copies
+        self.has_bulk_copies()
             && !self.crosses_network()
             && (2..=RANKS_MAX as u32).contains(&self.nranks)
             && self.mesh_channels > 0
@@ -148,7 +202,17 @@ impl Facts {
         let dtype = reduces.then_some(call.dtype);
         let (elem_bytes, count) =
             dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
-        let most = blocks_max(call.func, self.nranks, self.cta_policy);
+        let by_threads = !reduces
+            && self.cta_policy == CtaPolicy::Default
+            && self.nranks <= COPYING_RANKS_MAX
+            && call.buffer_bytes(self.nranks) < COPYING_MAX_BYTES;
+        let (most, threads, tile_bytes) = if by_threads {
+            (COPYING_BLOCKS_MAX, COPYING_THREADS, 0)
+        } else {
+            let threads = if reduces { REDUCING_THREADS } else { MOVING_THREADS };
+            let most = blocks_max(call.func, self.nranks, self.cta_policy);
+            (most, threads, tile_bytes(call.func, self.nranks))
+        };
         let moved_bytes = match call.func {
             Func::AllReduce => call.bytes().div_ceil(u64::from(self.nranks)),
             _ => call.bytes(),
@@ -160,21 +224,33 @@ impl Facts {
             dtype,
             touched,
             channels: self.limits.apply(by_size).min(connected),
-            threads: THREADS[usize::from(reduces)],
-            tile_bytes: tile_bytes(call.func, self.nranks),
+            threads,
+            tile_bytes,
             count,
             grain_elems: GRAIN_BYTES / elem_bytes,
         }
     }
 
-    /// Every symmetric kernel that a call may need, and the threads of its blocks.
+    /// The kernel of copies within a GPU, if there is one for these GPUs, and its threads.
+    pub(super) fn own_kernel(&self) -> Option<(Kernel, u32)> {
+        let is_there = self.has_bulk_copies() && self.nranks > 1;
+        is_there.then(|| (copying_kernel(), COPYING_THREADS))
+    }
+
+    /// Whether there are GPUs with bulk copies: others have no symmetric kernels.
+    fn has_bulk_copies(&self) -> bool {
+        self.has_gpus() && matches!(self.machine.architecture, Architecture::Hopper | Architecture::Blackwell)
+    }
+
+    /// Every symmetric kernel that a call may need, and the most threads of its blocks.
     pub fn symmetric_kernels(&self) -> Vec<(Kernel, u32)> {
         if !self.has_symmetric() || self.symmetric == Some(false) {
             return Vec::new();
         }
         let mut kernels = Vec::new();
         for (func, dtype) in FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(move |of| (*func, *of))) {
-            let kernel = (Kernel::symmetric(func, dtype), THREADS[usize::from(func.is_reduction())]);
+            let threads = if func.is_reduction() { REDUCING_THREADS } else { COPYING_THREADS };
+            let kernel = (Kernel::symmetric(func, dtype), threads);
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
             }
@@ -187,7 +263,6 @@ impl Facts {
 mod tests {
     use super::*;
     use crate::plan::ChannelLimits;
-    use oxccl_shared::abi::{Algorithm, Rank};
 
     fn facts(nranks: u32, sm: u32, forced: Forced) -> Facts {
         Facts::of_gpus(nranks, (sm, 132), forced, ChannelLimits::default(), None)
@@ -258,10 +333,39 @@ mod tests {
         for func in FUNCS {
             let plan = plan(*func, inside, inside + (512 << 20)).expect("both are inside");
             assert!(
-                facts.symmetric_kernels().contains(&(plan.kernel(), plan.threads)),
+                (facts.symmetric_kernels().iter())
+                    .any(|(kernel, threads)| *kernel == plan.kernel() && plan.threads <= *threads),
                 "not loaded: {plan:?}"
             );
             assert!((1..=24).contains(&plan.channels), "{plan:?}");
         }
+    }
+
+    #[test]
+    fn two_ranks_copy_by_their_threads() {
+        let place = |_, _| Some(Placement { window: 0, offset: 0 });
+        let plan = |facts: &Facts, func, bytes: u64| {
+            let count = bytes / 4 / u64::from(facts.nranks);
+            facts.plan_symmetric(&call(func, count), [0, 1 << 40], place).expect("all is in windows")
+        };
+        let (two, four) = (facts(2, 90, Forced::default()), facts(4, 90, Forced::default()));
+        for func in [Func::AllGather, Func::AllToAll] {
+            let copied = plan(&two, func, 16 << 20);
+            assert_eq!((copied.tile_bytes, copied.threads, copied.channels), (0, 512, 24), "{func}");
+            assert_ne!(plan(&two, func, 256 << 20).tile_bytes, 0, "{func}: long ones go by bulk copies");
+            assert_ne!(plan(&four, func, 16 << 20).tile_bytes, 0, "{func}: not measured");
+            let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
+            assert_ne!(plan(&few, func, 16 << 20).tile_bytes, 0, "{func}: fewer blocks do with bulk copies");
+        }
+        assert_ne!(plan(&two, Func::ReduceScatter, 16 << 20).tile_bytes, 0, "there is something to combine");
+    }
+
+    #[test]
+    fn a_rank_copies_its_own_beside_its_messages() {
+        let blocks = |nranks| SymmetricPlan::of_copy(1 << 20, nranks).channels;
+        assert_eq!([1, 2, 3, 4, 8].map(blocks), [12, 12, 8, 6, 3]);
+        let own = |nranks, sm| facts(nranks, sm, Forced::default()).own_kernel();
+        assert_eq!(own(2, 90), Some((copying_kernel(), SymmetricPlan::of_copy(1, 2).threads)));
+        assert_eq!((own(1, 90), own(2, 80)), (None, None), "the driver copies");
     }
 }

@@ -12,7 +12,7 @@ pub const MESSAGE_PROTOCOLS: &[Protocol] = &[Protocol::LL, Protocol::Simple];
 /// The most threads that any kernel's blocks have.
 pub const THREADS_MAX: u32 = 512;
 
-/// The most of kernels that are not rings by Simple.
+/// The most of kernels that are not rings by Simple, and do not only move.
 pub const COMMON_THREADS_MAX: u32 = 384;
 
 /// A kernel. Its name is what it is displayed as: `oxccl_<function>_<algorithm><ranks>_<protocol>_<type>`, without what does not
@@ -81,7 +81,8 @@ impl Kernel {
         }
     }
 
-    /// Whether it moves data by bulk copies: slots where the machine has an engine for them and the launch has tiles, users' buffers always.
+    /// Whether it moves data by bulk copies, where the machine has an engine for them and the launch has tiles. Symmetric kernels that reduce
+    /// need both.
     pub const fn has_tiles(&self) -> bool {
         match self {
             Kernel::Symmetric { .. } => true,
@@ -104,10 +105,12 @@ impl Kernel {
     }
 
     /// The most threads of a block, by which the assembler divides a multiprocessor's registers. Rings by Simple have more packs in flight
-    /// with more threads, and what they save between slices costs less than that brings (docs/measurements/2026-11-25-24-blocks.md).
+    /// with more threads, and what they save between slices costs less than that brings (docs/measurements/2026-11-25-24-blocks.md). So have
+    /// symmetric kernels that only move.
     pub const fn threads_max(&self) -> u32 {
         match self {
-            Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. } => THREADS_MAX,
+            Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. }
+            | Kernel::Symmetric { dtype: None, .. } => THREADS_MAX,
             _ => COMMON_THREADS_MAX,
         }
     }

@@ -4,7 +4,8 @@ use super::fiber::{self, GROUP_COMMUNICATORS_MAX};
 use super::in_flight::{self, Flights, InFlight};
 use super::state::Cpu;
 use crate::launch::{
-    Behind, EngineCell, Fault, GroupMachine, Health, Job, Machine, Message, RawCall, RawQueue, RunError,
+    Behind, EngineCell, Fault, GroupMachine, Health, Job, Machine, Message, OwnCopy, RawCall, RawQueue,
+    RunError,
 };
 use crate::plan::tuning::Explanation;
 use crate::plan::{Call, CallPlan, CallRecord, Facts, Forced, Plan};
@@ -107,7 +108,16 @@ impl Machine for Cpu {
         Ok(())
     }
 
-    unsafe fn messages(&mut self, messages: &[(Message, u32)], _queue: RawQueue) -> Result<(), RunError> {
+    unsafe fn messages(
+        &mut self,
+        messages: &[(Message, u32)],
+        own: &[OwnCopy],
+        _queue: RawQueue,
+    ) -> Result<(), RunError> {
+        for OwnCopy { from, to, len_bytes } in own {
+            // SAFETY: obligation 1.
+            unsafe { std::ptr::copy(*from, *to, *len_bytes) };
+        }
         // SAFETY: (1) obligation 1.
         let ran = match unsafe { self.exchange(messages) } {
             // SAFETY: (1) obligation 1: nothing has been done.

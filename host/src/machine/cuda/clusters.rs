@@ -4,6 +4,9 @@
 //! with 24 blocks carry 358 GB/s of an all-reduce of 1 GiB among four H200 in clusters of four, and 326 without
 //! (docs/measurements/2026-11-27-h200x4.md).
 
+use super::driver::Shape;
+use super::tiles::Tiles;
+
 /// The first generation that has clusters.
 const SM_MIN: u32 = 90;
 /// As in NCCL. Short operations take as long with it as without.
@@ -21,6 +24,12 @@ pub struct Clusters {
 }
 
 impl Clusters {
+    /// The launch of a kernel that was compiled for generation `sm`.
+    pub(super) fn shape(self, sm: u32, blocks: u32, threads: u32, tiles: Tiles) -> Shape {
+        let shared_bytes = tiles.shared_bytes;
+        Shape { shared_bytes, cluster: self.of(sm, blocks), ..Shape::new(blocks, threads) }
+    }
+
     /// Blocks of a cluster, for a kernel of so many blocks that was compiled for generation `sm`.
     ///
     /// All blocks must run at once, and a cluster wants its multiprocessors in one group of 16 to 20. So kernels that take more than three

@@ -58,9 +58,7 @@ impl Cuda {
         let may_start_early = self.parts.starts_early && plan.kernel().starts_early();
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let cluster = clusters.of(function.sm(), plan.channels);
-        let shape =
-            Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(plan.channels, plan.threads) };
+        let shape = clusters.shape(function.sm(), plan.channels, plan.threads, tiles);
         // Only what was compiled for a generation that has programmatic dependent launch waits by itself.
         let launched = if may_start_early && function.sm() >= EARLY_SM_MIN {
             // SAFETY: as below; such a kernel waits for those before it (`starts_early`).

@@ -108,6 +108,11 @@ impl DeviceKernels {
         }
     }
 
+    /// A kernel, if it is loaded.
+    pub fn if_loaded(&self, id: Kernel) -> Option<Function> {
+        self.loaded().functions.get(&id).cloned()
+    }
+
     /// Whether none has been loaded yet: a process has no communicator on the GPU so far.
     pub fn has_none(&self) -> bool {
         self.loaded().functions.is_empty()

@@ -4,11 +4,12 @@ use super::call_times::CallTimes;
 use super::copies::CopyEngines;
 use super::driver::{CudaError, StreamRef};
 use super::one_sided::OneSided;
+use super::own;
 use super::state::Cuda;
 use crate::bootstrap::Bootstrap;
 use crate::launch::{
     BACK_OFF, Behind, BehindError, Fault, GroupMachine, Health, Job, Machine, Message, Occupied, Outstanding,
-    Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
+    OwnCopy, Probe, RawCall, RawQueue, RunError, StartError, StreamMachine,
 };
 use crate::machine::{NetProxy, Verdict};
 use crate::plan::tuning::Explanation;
@@ -199,7 +200,7 @@ impl Machine for Cuda {
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&self.parts.device, queue.cast()) };
         // SAFETY: obligation 1.
-        unsafe { copy(from, to, len_bytes, stream) }.map_err(RunError::from)
+        unsafe { own::copy(&OwnCopy { from, to, len_bytes }, stream) }.map_err(RunError::from)
     }
 
     unsafe fn copies(
@@ -235,13 +236,18 @@ impl Machine for Cuda {
         Ok(())
     }
 
-    unsafe fn messages(&mut self, messages: &[(Message, u32)], queue: RawQueue) -> Result<(), RunError> {
+    unsafe fn messages(
+        &mut self,
+        messages: &[(Message, u32)],
+        own: &[OwnCopy],
+        queue: RawQueue,
+    ) -> Result<(), RunError> {
         let device = self.parts.device.clone();
         // SAFETY: (1, 2) obligation 1.
         let stream = unsafe { StreamRef::from_raw(&device, queue.cast()) };
         self.note_call(false);
         // SAFETY: (1) obligation 1.
-        unsafe { self.launch_messages(messages, stream) }
+        unsafe { self.all_messages(messages, own, stream) }
     }
 
     fn own_messages_differ(&mut self) -> RunError {
@@ -331,20 +337,3 @@ impl Cuda {
 
 /// How long a kernel may take to see the abort, with the other work on its stream.
 const ABORT_TIME: Duration = Duration::from_secs(10);
-
-/// Copies between buffers that are apart or the same.
-///
-/// # Safety
-/// 1. Both are valid for the length, until the stream has completed the copy.
-unsafe fn copy(
-    from: *const u8,
-    to: *mut u8,
-    len_bytes: usize,
-    stream: StreamRef<'_>,
-) -> Result<(), CudaError> {
-    if len_bytes == 0 || from == to.cast_const() {
-        return Ok(());
-    }
-    // SAFETY: (1, 2) obligation 1.
-    unsafe { stream.copy_on_device(to.addr() as u64, from.addr() as u64, len_bytes) }
-}

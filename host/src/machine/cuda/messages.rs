@@ -1,6 +1,6 @@
 //! Messages between ranks, as kernels.
 
-use super::driver::{Shape, StreamRef};
+use super::driver::StreamRef;
 use super::state::{Cuda, MessageScratch};
 use crate::launch::{Message, RunError};
 use crate::machine::ConnKind;
@@ -49,10 +49,7 @@ impl Cuda {
             let has_orders = self.issue_orders(stream)?;
             let function = self.function(batch.kernel, batch.threads)?;
             let mut params = [(&raw mut args).cast::<c_void>()];
-            let blocks = batch.lanes * batch.channels;
-            let cluster = clusters.of(function.sm(), blocks);
-            let shape =
-                Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(blocks, batch.threads) };
+            let shape = clusters.shape(function.sm(), batch.lanes * batch.channels, batch.threads, tiles);
             // SAFETY: the entry takes one `MessageArgs`; buffers are valid by obligation 1, everything else lives until `close` has
             // seen every operation end.
             let launched = unsafe { function.launch(shape, stream, &mut params) };

@@ -3,16 +3,18 @@
 //! Gives: [`Cuda`], which enqueues kernels on users' streams; what stopped a kernel, as the communicator's fault.
 //! Never: waits for a kernel, except when a communicator ends; chooses algorithms (`plan` did).
 //!
-//! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory by it; `kernels`, loaded when a communicator is made; `monitor`, the page
+//! From below: `driver`, NVIDIA's; `gpu`, a GPU's memory; `tiles` and `clusters`, what a launch asks for besides blocks and threads;
+//! `beside`, a second stream for long copies; `kernels`, loaded when a communicator is made; `monitor`, the page
 //! through which kernels are stopped and say why; `order`, one operation after the other; `one_sided`, which
 //! runs no kernel; `copies`, collectives by copy engines, which runs none either; `state`, what a rank consists of, from its `parts` and
 //! the connections that are `connected`; `connect`, what calls need beyond these; `stopped` for faults, `issue` for the proxy's orders;
-//! `collective`, `symmetric` and `messages`, what is launched; `machine`; `buffer` and `tracked`, what users call it with.
+//! `collective`, `symmetric` and `messages`, what is launched, with a rank's `own`; `machine`; `buffer` and `tracked`, what users call it with.
 
 pub mod driver;
-mod clusters;
 mod gpu;
 mod tiles;
+mod clusters;
+mod beside;
 mod kernels;
 mod custom;
 mod monitor;
@@ -32,6 +34,7 @@ mod issue;
 mod collective;
 mod symmetric;
 mod messages;
+mod own;
 mod machine;
 mod buffer;
 mod tracked;

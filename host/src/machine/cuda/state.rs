@@ -1,5 +1,6 @@
 //! What a rank on a GPU consists of, and what all its launches have alike.
 
+use super::beside::Beside;
 use super::call_times::CallTimes;
 use super::connected::Connected;
 use super::copies::CopyEngines;
@@ -20,6 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 pub struct Cuda {
     pub(super) parts: CudaParts,
     pub(super) order: Order,
+    pub(super) beside: Beside,
     /// Whether something of the present calls that other ranks see is on the stream.
     pub(super) has_enqueued: bool,
     /// The latest capture's node that issues the orders of its latest kernel.
@@ -58,10 +60,11 @@ impl Cuda {
             released.upgrade().iter().filter_map(|signals| signals.get()).for_each(|table| table.release());
         });
         parts.monitor.set_timeout(parts.timeout);
-        let order = Order::new(&parts.device)?;
+        let (order, beside) = (Order::new(&parts.device)?, Beside::new(&parts.device)?);
         parts.kernels.watch(order.done());
         Ok(Cuda {
             order,
+            beside,
             has_enqueued: false,
             replayed: None,
             connected: Connected::of_none(parts.facts.nranks),

@@ -1,13 +1,13 @@
 //! Launches symmetric kernels: each rank's buffers are mapped by all.
 
-use super::driver::{Shape, StreamRef};
+use super::driver::StreamRef;
 use super::kernels::Forms;
 use super::state::Cuda;
 use super::tiles::Tiles;
 use crate::launch::{RawCall, RunError};
 use crate::machine::{ConnKind, collective_args};
-use crate::plan::{CallPlan, Placement, Plan, SymmetricPlan};
-use oxccl_shared::abi::{Algorithm, KernelColl, KernelLaunch, Protocol, RankBuffers, SymmetricArgs};
+use crate::plan::{CallPlan, Placement, SymmetricPlan};
+use oxccl_shared::abi::{KernelColl, KernelLaunch, Protocol, RankBuffers, SymmetricArgs};
 use oxccl_shared::algo::symmetric::RANKS_MAX;
 use std::ffi::c_void;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -43,7 +43,7 @@ impl Cuda {
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
         let operator = self.operator(&raw.call, raw.scalar_bits);
-        let coll = collective_args(raw, &as_collective(plan), &operator, tag);
+        let coll = collective_args(raw, &plan.as_collective(), &operator, tag);
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
         let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
@@ -52,9 +52,7 @@ impl Cuda {
         let clusters = self.parts.clusters;
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let cluster = clusters.of(function.sm(), plan.channels);
-        let shape =
-            Shape { shared_bytes: tiles.shared_bytes, cluster, ..Shape::new(plan.channels, plan.threads) };
+        let shape = clusters.shape(function.sm(), plan.channels, plan.threads, tiles);
         // SAFETY: the entry takes one `SymmetricArgs`; this rank's buffers are valid by obligation 1, the other ranks' while those are in
         // the same call, which the kernel's meetings see to; lists and monitor as for every kernel.
         let launched = unsafe { function.launch(shape, stream, &mut params) };
@@ -76,24 +74,5 @@ impl Cuda {
         }
         ranks[self.parts.rank.index()] = RankBuffers { src: coll.src, dst: coll.dst };
         ranks
-    }
-}
-
-/// What arguments are made from.
-fn as_collective(plan: &SymmetricPlan) -> Plan {
-    Plan {
-        func: plan.func,
-        algorithm: Algorithm::OneShot,
-        protocol: Protocol::LL,
-        dtype: plan.dtype,
-        ranks: None,
-        channels: plan.channels,
-        threads: plan.threads,
-        count: plan.count,
-        chunk_elems: plan.count,
-        slice_elems: plan.count,
-        grain_elems: plan.grain_elems,
-        host_ranks: 0,
-        stream: false,
     }
 }

@@ -49,8 +49,8 @@ unsafe impl Send for SignalTable {}
 // SAFETY: as above.
 unsafe impl Sync for SignalTable {}
 
-/// More signals than there will ever be, and less than where the driver's comparison turns round.
-const RELEASED: u64 = 1 << 62;
+/// More signals than there will ever be, and less than where the driver's comparison turns round: as one word, and in each half of it.
+const RELEASED: u64 = 1 << 62 | 1 << 30;
 
 impl SignalTable {
     /// Makes the table of this host, in one file. All ranks of the communicator call it at the same time.

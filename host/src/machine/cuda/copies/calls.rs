@@ -3,7 +3,7 @@
 use super::choices::{Choice, Differs};
 use super::engines::CopyEngines;
 use crate::launch::{Fault, RawCall, RunError};
-use crate::machine::cuda::driver::{Device, StreamRef};
+use crate::machine::cuda::driver::StreamRef;
 use crate::machine::cuda::state::Cuda;
 use crate::plan::{CallPlan, Placement};
 use crate::transport::p2p::{SignalTable, Window};
@@ -19,7 +19,7 @@ impl Cuda {
     /// The plan of a call on its buffers.
     pub(in crate::machine::cuda) fn placed(&self, raw: &RawCall, plan: CallPlan) -> CallPlan {
         let copies = self.copies.as_ref().filter(|_| self.may_copy(raw));
-        let by_copies = copies.and_then(|copies| copies.place(raw, self.parts.facts.nranks));
+        let by_copies = copies.and_then(|copies| copies.place(raw));
         let by_kernel = || self.may_be_symmetric(raw).then(|| self.symmetric_plan(raw)).flatten();
         by_copies.map(CallPlan::CopyEngines).or_else(by_kernel).unwrap_or(plan)
     }
@@ -58,10 +58,9 @@ impl Cuda {
         placement: Placement,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let nranks = self.parts.facts.nranks;
-        let Some(copies) = &mut self.copies else { return Ok(()) };
+        let Cuda { copies: Some(copies), beside, .. } = self else { return Ok(()) };
         // SAFETY: obligation 1; `within` has made the context current.
-        Ok(unsafe { copies.enqueue(raw, placement, nranks, stream) }?)
+        Ok(unsafe { copies.enqueue(raw, placement, beside, stream) }?)
     }
 
     /// Whether a symmetric window was registered before.
@@ -71,9 +70,8 @@ impl Cuda {
 
     /// Gives it the words for collectives by copy engines.
     pub(crate) fn connect_copy_engines(&mut self, table: SignalTable) -> Result<(), RunError> {
-        let device: Device = self.parts.device.clone();
-        let _bound = device.bind()?;
-        self.copies = Some(CopyEngines::new(&self.parts, table)?);
+        let _bound = self.parts.device.bind()?;
+        self.copies = Some(CopyEngines::new(&self.parts, table));
         self.load_symmetric();
         Ok(())
     }

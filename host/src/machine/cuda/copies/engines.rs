@@ -3,27 +3,23 @@
 use super::choices::Choices;
 use super::watch::{Watch, Watched};
 use super::windows::Windows;
-use super::words::{ADMIT, AWAITED, DONE};
-use crate::launch::{RawCall, RunError};
-use crate::machine::cuda::driver::{CudaError, Event, Stream, StreamRef, WordOp};
+use super::words::{AWAITED, Awaited, BOTH, pair_of, shift, slot};
+use crate::launch::RawCall;
+use crate::machine::cuda::beside::{BESIDE_MIN_BYTES, Beside};
+use crate::machine::cuda::driver::{CudaError, StreamRef, WordOp};
 use crate::machine::cuda::parts::CudaParts;
-use crate::plan::{CopyStep, Placement, Spot, Step, steps, touched_buffer};
+use crate::plan::{CopyStep, Placement, Said, Spot, Step, steps, touched_buffer};
 use crate::transport::p2p::SignalTable;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 
-/// A copy within the GPU of so many bytes goes to a stream of its own, beside the others.
-const BESIDE_MIN_BYTES: u64 = 1 << 20;
-
 /// A rank's side of its communicator's collectives by copy engines.
 pub(in crate::machine::cuda) struct CopyEngines {
     rank: Rank,
+    nranks: u32,
     table: Arc<SignalTable>,
     pub(super) windows: Windows,
     pub(super) choices: Choices,
-    beside: Stream,
-    forked: Event,
-    joined: Event,
     /// Calls so far; those of a capture once.
     calls: u64,
     /// Of the call being enqueued; the capacity is kept.
@@ -34,8 +30,8 @@ pub(in crate::machine::cuda) struct CopyEngines {
 
 impl CopyEngines {
     /// With the words between the ranks.
-    pub fn new(parts: &CudaParts, table: SignalTable) -> Result<CopyEngines, RunError> {
-        let (rank, nranks, device) = (parts.rank, parts.facts.nranks, &parts.device);
+    pub fn new(parts: &CudaParts, table: SignalTable) -> CopyEngines {
+        let (rank, nranks) = (parts.rank, parts.facts.nranks);
         let table = Arc::new(table);
         let watched = Watched {
             rank,
@@ -45,19 +41,17 @@ impl CopyEngines {
             notify: parts.notify.clone(),
             timeout: parts.timeout,
         };
-        Ok(CopyEngines {
+        CopyEngines {
             rank,
+            nranks,
             choices: Choices::new(table.clone(), rank, nranks),
             table,
             windows: Windows::default(),
-            beside: Stream::new(device)?,
-            forked: Event::new(device)?,
-            joined: Event::new(device)?,
             calls: 0,
             steps: Vec::new(),
             ops: Vec::new(),
             _watch: Watch::start(watched),
-        })
+        }
     }
 
     /// The windows that collectives use.
@@ -66,8 +60,8 @@ impl CopyEngines {
     }
 
     /// Where the buffer of a call that others touch lies, if it does in a window.
-    pub fn place(&self, raw: &RawCall, nranks: u32) -> Option<Placement> {
-        let (is_send, len_bytes) = touched_buffer(&raw.call, nranks)?;
+    pub fn place(&self, raw: &RawCall) -> Option<Placement> {
+        let (is_send, len_bytes) = touched_buffer(&raw.call, self.nranks)?;
         let address = if is_send { raw.send.addr() } else { raw.recv.addr() } as u64;
         self.windows.place(self.rank, address, len_bytes)
     }
@@ -85,18 +79,18 @@ impl CopyEngines {
         &mut self,
         raw: &RawCall,
         placement: Placement,
-        nranks: u32,
+        beside: &Beside,
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
         self.calls += 1;
         let (mut program, mut ops) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.ops));
         program.clear();
         ops.clear();
-        steps(&raw.call, self.rank, nranks, &mut program);
+        steps(&raw.call, self.rank, self.nranks, &mut program);
         let Some(addresses) = self.windows.addresses(placement.window) else { return Ok(()) };
         let base = Base { raw, rank: self.rank, addresses, offset: placement.offset };
         // SAFETY: obligation 1.
-        let put = unsafe { self.put(&program, &base, &mut ops, stream) };
+        let put = unsafe { self.put(&program, &base, &mut ops, beside, stream) };
         (self.steps, self.ops) = (program, ops);
         put
     }
@@ -108,51 +102,85 @@ impl CopyEngines {
         program: &[Step],
         base: &Base<'_>,
         ops: &mut Vec<WordOp>,
+        beside: &Beside,
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
-        let (me, mut has_forked) = (self.rank, false);
+        let mut has_forked = false;
         for step in program {
             match *step {
-                Step::Admit { peer } => ops.push(WordOp::write(self.word(peer, me, ADMIT), 1)),
-                Step::Done { peer, pieces } => {
-                    ops.push(WordOp::write(self.word(peer, me, DONE), u64::from(pieces)));
-                }
-                Step::AwaitAdmit { peer } => self.await_word(peer, ADMIT, 1, true, ops),
+                Step::Admit { peer } => ops.push(self.say(peer, Said::Admit, 1)),
+                Step::Done { peer, pieces } => ops.push(self.say(peer, Said::Done, pieces)),
+                Step::AwaitAll(said) => self.await_all(said, ops),
+                Step::AwaitAdmit { peer } => self.await_one(peer, Said::Admit, 1, true, ops),
                 Step::AwaitDone { peer, pieces, is_last } => {
-                    self.await_word(peer, DONE, u64::from(pieces), is_last, ops);
+                    self.await_one(peer, Said::Done, pieces, is_last, ops);
+                }
+                Step::Copy(copy) if self.is_beside(&copy) => {
+                    beside.fork(stream)?;
+                    has_forked = true;
+                    // SAFETY: obligation 1: both buffers are this rank's.
+                    unsafe { base.copy(&copy, beside.stream()?) }?;
                 }
                 Step::Copy(copy) => {
-                    let is_own = copy.from.rank == me && copy.to.rank == me;
-                    let is_beside = is_own && copy.len_bytes >= BESIDE_MIN_BYTES;
-                    if is_beside {
-                        stream.record(&self.forked)?;
-                        self.beside.by_ref().wait(&self.forked)?;
-                        has_forked = true;
-                    } else {
-                        flush(ops, stream)?;
-                    }
-                    let on = if is_beside { self.beside.by_ref() } else { stream };
+                    flush(ops, stream)?;
                     // SAFETY: obligation 1: the buffers are valid, this rank's by the caller and the others' by their admits.
-                    unsafe { base.copy(&copy, on) }?;
-                    if is_beside {
-                        on.record(&self.joined)?;
-                    }
+                    unsafe { base.copy(&copy, stream) }?;
                 }
             }
         }
         flush(ops, stream)?;
-        if has_forked { stream.wait(&self.joined) } else { Ok(()) }
+        if has_forked { beside.join(stream) } else { Ok(()) }
     }
 
-    /// A wait, which the watch sees, and the reset of the word.
-    fn await_word(&self, peer: Rank, slot: u32, value: u64, is_last: bool, ops: &mut Vec<WordOp>) {
-        let (word, awaited) = (self.word(self.rank, peer, slot), self.word(self.rank, peer, AWAITED));
-        ops.push(WordOp::write(awaited, self.calls << 1 | u64::from(slot == DONE)));
-        ops.push(WordOp::wait(word, value));
+    /// A long copy within the GPU goes beside the others.
+    fn is_beside(&self, copy: &CopyStep) -> bool {
+        copy.from.rank == self.rank && copy.to.rank == self.rank && copy.len_bytes >= BESIDE_MIN_BYTES
+    }
+
+    fn say(&self, to: Rank, said: Said, pieces: u32) -> WordOp {
+        WordOp::write_half(self.half(to, self.rank, said), pieces)
+    }
+
+    /// Waits for all the others, which the watch sees, and the resets of their words: two ranks at a time.
+    fn await_all(&self, said: Said, ops: &mut Vec<WordOp>) {
+        let (me, awaited) = (self.rank, self.word(self.rank, self.rank, AWAITED));
+        let pairs = || {
+            let evens = (0..self.nranks).step_by(2).map(Rank);
+            evens.map(|even| (even, Rank(even.0 + 1))).map(move |(even, odd)| {
+                let is_other = |rank: Rank| rank != me && rank.0 < self.nranks;
+                (self.word(me, even, slot(said)), is_other(even), is_other(odd))
+            })
+        };
+        ops.push(WordOp::write(awaited, self.awaited(None, said, 1)));
+        ops.extend(pairs().filter_map(|(word, even, odd)| match (even, odd) {
+            (true, true) => Some(WordOp::wait(word, BOTH)),
+            (true, false) => Some(WordOp::wait_half(word, 1)),
+            (false, true) => Some(WordOp::wait_half(word + HALF_BYTES, 1)),
+            (false, false) => None,
+        }));
+        ops.extend(pairs().filter(|(_, even, odd)| *even || *odd).map(|(word, ..)| WordOp::write(word, 0)));
+        ops.push(WordOp::write(awaited, 0));
+    }
+
+    /// A wait for one peer, which the watch sees, and the reset of its word.
+    fn await_one(&self, peer: Rank, said: Said, pieces: u32, is_last: bool, ops: &mut Vec<WordOp>) {
+        let (me, awaited) = (self.rank, self.word(self.rank, self.rank, AWAITED));
+        let half = self.half(me, peer, said);
+        ops.push(WordOp::write(awaited, self.awaited(Some(peer), said, pieces)));
+        ops.push(WordOp::wait_half(half, pieces));
         if is_last {
-            ops.push(WordOp::write(word, 0));
+            ops.push(WordOp::write_half(half, 0));
         }
         ops.push(WordOp::write(awaited, 0));
+    }
+
+    fn awaited(&self, from: Option<Rank>, said: Said, pieces: u32) -> u64 {
+        Awaited { call: self.calls as u32, from, said, pieces }.to_word()
+    }
+
+    /// The address of a rank's half of a word.
+    fn half(&self, to: Rank, from: Rank, said: Said) -> u64 {
+        self.word(to, pair_of(from), slot(said)) + u64::from(shift(from) / 8)
     }
 
     /// A word's address: there is one, since all ranks are of this host.
@@ -160,6 +188,9 @@ impl CopyEngines {
         self.table.address(to, from, slot).unwrap_or_default()
     }
 }
+
+/// From the even rank's half of a word to the odd one's: numbers of a GPU are little-endian.
+const HALF_BYTES: u64 = 4;
 
 fn flush(ops: &mut Vec<WordOp>, stream: StreamRef<'_>) -> Result<(), CudaError> {
     if ops.is_empty() {

@@ -5,7 +5,7 @@
 //! communicator failed    all words of this rank = released, again and again: streams set words back and wait for the next
 //! ```
 
-use super::words::AWAITED;
+use super::words::{AWAITED, Awaited, pair_of, shift, slot};
 use crate::launch::{Health, Notify};
 use crate::machine::Verdict;
 use crate::transport::p2p::SignalTable;
@@ -75,41 +75,51 @@ impl Drop for Watch {
 
 struct Looks {
     watched: Watched,
-    /// For each rank: what was waited for, and since when.
-    since: Vec<(u64, Instant)>,
+    /// What was waited for, whose word was not there, and since when.
+    since: Option<(u64, Rank, Instant)>,
 }
 
 impl Looks {
     fn new(watched: Watched) -> Looks {
-        let since = vec![(0, Instant::now()); watched.nranks as usize];
-        Looks { watched, since }
+        Looks { watched, since: None }
     }
 
     /// Looks once; returns when to look again.
     fn look(&mut self, now: Instant) -> Duration {
-        let Watched { rank, table, health, notify, timeout, .. } = &self.watched;
+        let Watched { table, health, notify, timeout, .. } = &self.watched;
         if health.is_stopped() {
             table.release();
             return FAILED;
         }
-        let mut pause = IDLE;
-        for (peer, since) in (0..).map(Rank).zip(&mut self.since) {
-            // ACQUIRE pairs with the stream's write.
-            let awaited = table.word(*rank, peer, AWAITED).map_or(0, |word| word.load_acquire());
-            if awaited != since.0 {
-                *since = (awaited, now);
-            }
-            if awaited == 0 {
-                continue;
-            }
-            pause = WAITING;
-            let waited = now.duration_since(since.1);
-            if waited > *timeout {
-                let verdict = Verdict { health, notify: &**notify, latest: health.latest() };
-                verdict.overdue(peer, waited, None);
-                return FAILED;
-            }
+        let Some((word, peer)) = self.missing() else {
+            self.since = None;
+            return IDLE;
+        };
+        let before = self.since.filter(|(then, who, _)| (*then, *who) == (word, peer));
+        let (.., since) = *self.since.insert(before.unwrap_or((word, peer, now)));
+        let waited = now.duration_since(since);
+        if waited <= *timeout {
+            return WAITING;
         }
-        pause
+        let verdict = Verdict { health, notify: &**notify, latest: health.latest() };
+        verdict.overdue(peer, waited, None);
+        FAILED
+    }
+
+    /// What the stream waits for, and the first rank that has not said it.
+    fn missing(&self) -> Option<(u64, Rank)> {
+        let Watched { rank, nranks, table, .. } = &self.watched;
+        // ACQUIRE pairs with the stream's write.
+        let word = table.word(*rank, *rank, AWAITED)?.load_acquire();
+        let awaited = Awaited::from_word(word)?;
+        let has_said = |peer: Rank| {
+            // ACQUIRE pairs with the peer's write.
+            let said =
+                table.word(*rank, pair_of(peer), slot(awaited.said)).map_or(0, |word| word.load_acquire());
+            (said >> shift(peer)) as u32 >= awaited.pieces
+        };
+        let mut peers = (1..*nranks).map(|ahead| Rank((rank.0 + ahead) % nranks));
+        let peer = peers.find(|peer| awaited.from.is_none_or(|from| from == *peer) && !has_said(*peer))?;
+        Some((word, peer))
     }
 }

@@ -16,9 +16,13 @@ const AT_LEAST: u32 = 0;
 /// `CU_STREAM_WRITE_VALUE_DEFAULT`: all earlier work of the stream is visible to the whole system before the word is.
 const AFTER_ALL: u32 = 0;
 
-/// `CU_STREAM_MEM_OP_WAIT_VALUE_64` and `CU_STREAM_MEM_OP_WRITE_VALUE_64`.
+/// `CU_STREAM_MEM_OP_WAIT_VALUE_32` and the like.
+const WAIT_32: u32 = 1;
+/// See [`WAIT_32`].
+const WRITE_32: u32 = 2;
+/// See [`WAIT_32`].
 const WAIT_64: u32 = 4;
-/// See [`WAIT_64`].
+/// See [`WAIT_32`].
 const WRITE_64: u32 = 5;
 /// Operations of one call, of which the driver takes 256.
 const BATCH_MAX: usize = 128;
@@ -31,26 +35,26 @@ pub struct WordOp(BatchMemOp);
 impl WordOp {
     /// As [`StreamRef::write_word`].
     pub fn write(to: CUdeviceptr, value: u64) -> WordOp {
-        WordOp(BatchMemOp {
-            operation: WRITE_64,
-            address: to,
-            value,
-            flags: AFTER_ALL,
-            alias: 0,
-            reserved: 0,
-        })
+        WordOp::new(WRITE_64, to, value, AFTER_ALL)
+    }
+
+    /// The same of a word of 32 bits.
+    pub fn write_half(to: CUdeviceptr, value: u32) -> WordOp {
+        WordOp::new(WRITE_32, to, u64::from(value), AFTER_ALL)
     }
 
     /// As [`StreamRef::wait_for_word`].
     pub fn wait(word: CUdeviceptr, value: u64) -> WordOp {
-        WordOp(BatchMemOp {
-            operation: WAIT_64,
-            address: word,
-            value,
-            flags: AT_LEAST,
-            alias: 0,
-            reserved: 0,
-        })
+        WordOp::new(WAIT_64, word, value, AT_LEAST)
+    }
+
+    /// The same of a word of 32 bits.
+    pub fn wait_half(word: CUdeviceptr, value: u32) -> WordOp {
+        WordOp::new(WAIT_32, word, u64::from(value), AT_LEAST)
+    }
+
+    fn new(operation: u32, address: CUdeviceptr, value: u64, flags: u32) -> WordOp {
+        WordOp(BatchMemOp { operation, address, value, flags, alias: 0, reserved: 0 })
     }
 }
 
