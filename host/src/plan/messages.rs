@@ -26,8 +26,8 @@ pub struct MessageWant {
 }
 
 /// Where a network connects some ranks, messages within a host go by the kernel of those between hosts up to this length. A kernel of their
-/// own takes some 6 us before that one begins, and they wait for the network anyway.
-const JOINT_MAX_BYTES: u64 = 64 << 10;
+/// own takes 17 us before that one begins (docs/measurements/2026-11-27-copies.md), and they wait for the network anyway.
+const JOINT_MAX_BYTES: u64 = 256 << 10;
 
 /// A message's place in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -246,7 +246,7 @@ impl Tuning {
     /// and lose their start-up time below. In between, LL128 to all peers at once takes 48 lines to each peer in one pass of a block, some 3 us, and
     /// its slots hold both hops of an all-reduce of 4 MiB. Nothing was measured for trees: few channels, so that they take little memory.
     pub const SM_90: Tuning = Tuning {
-        source: Some("2 and 4 H200 on NVSwitch, 2026-11-21"),
+        source: Some("2 and 4 H200 on NVSwitch, 2026-11-21 and 2026-11-27"),
         hops_protocol: Protocol::LL,
         one_shot_max_bytes: 128 << 10,
         all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
@@ -275,20 +275,21 @@ impl Tuning {
             // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
         ],
-        // docs/measurements/2026-11-27-two-gpus.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
+        // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
             WindowRow::from(Func::AllGather, 8, 256 << 20),
             WindowRow::from(Func::AllToAll, 8, 256 << 20),
             WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
-        // docs/measurements/2026-11-25-symmetric-kernels.md, for two ranks: 8 blocks carry as much as rings with 24. Among four rings reduce
-        // faster at every size, and messages exchange faster until copy engines do.
+        // docs/measurements/2026-11-25-symmetric-kernels.md, for reductions of two ranks: 8 blocks carry as much as rings with 24. Among four
+        // rings reduce faster at every size. docs/measurements/2026-11-27-copies.md for the others: among three and four messages exchange
+        // faster until copy engines do.
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 16 << 20),
             WindowRow::from(Func::ReduceScatter, 2, 16 << 20),
-            WindowRow::from(Func::AllGather, 2, 16 << 20),
-            WindowRow::from(Func::AllGather, 8, 64 << 20),
+            WindowRow::from(Func::AllGather, 3, 16 << 20),
+            WindowRow::from(Func::AllGather, 8, 8 << 20),
             WindowRow::from(Func::AllToAll, 2, 32 << 20),
         ],
         blocks: Some(Blocks::SM_90),

@@ -45,13 +45,12 @@ const BLOCK_BYTES: u64 = 32 << 10;
 const MOVING_THREADS: u32 = 96;
 const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
-/// Copies of shorter buffers go by the threads, among at most so many ranks: measured with two.
+/// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
-const COPYING_RANKS_MAX: u32 = 2;
 /// The most blocks that copy so.
 const COPYING_BLOCKS_MAX: u32 = 24;
 /// Blocks of a copy within a GPU beside messages of its length to all other ranks. A block copies 29 GB/s, and two ranks' message takes as
-/// long as 12 blocks do (docs/measurements/2026-11-27-two-gpus.md). More ranks have longer; a few blocks more are for what was not measured.
+/// long as 12 blocks do (docs/measurements/2026-11-27-copies.md). More ranks have longer.
 fn own_blocks(nranks: u32) -> u32 {
     if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 12 }
 }
@@ -204,7 +203,6 @@ impl Facts {
             dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
         let by_threads = !reduces
             && self.cta_policy == CtaPolicy::Default
-            && self.nranks <= COPYING_RANKS_MAX
             && call.buffer_bytes(self.nranks) < COPYING_MAX_BYTES;
         let (most, threads, tile_bytes) = if by_threads {
             (COPYING_BLOCKS_MAX, COPYING_THREADS, 0)
@@ -279,7 +277,8 @@ mod tests {
         let free = facts(4, 90, Forced::default());
         let any = Facts { symmetric: Some(true), ..free };
         let pair = facts(2, 90, Forced::default());
-        assert!(free.takes_symmetric(&call(Func::AllGather, 64 << 20), None));
+        assert!(free.takes_symmetric(&call(Func::AllGather, 8 << 20 >> 4), None), "8 MiB of four ranks");
+        assert!(!free.takes_symmetric(&call(Func::AllToAll, 64 << 20 >> 4), None), "messages are faster");
         for func in [Func::AllReduce, Func::ReduceScatter] {
             assert!(pair.takes_symmetric(&call(func, LONG), None), "{func}");
             assert!(
@@ -342,18 +341,17 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_copy_by_their_threads() {
+    fn ranks_copy_by_their_threads() {
         let place = |_, _| Some(Placement { window: 0, offset: 0 });
         let plan = |facts: &Facts, func, bytes: u64| {
             let count = bytes / 4 / u64::from(facts.nranks);
             facts.plan_symmetric(&call(func, count), [0, 1 << 40], place).expect("all is in windows")
         };
-        let (two, four) = (facts(2, 90, Forced::default()), facts(4, 90, Forced::default()));
+        let two = facts(2, 90, Forced::default());
         for func in [Func::AllGather, Func::AllToAll] {
             let copied = plan(&two, func, 16 << 20);
             assert_eq!((copied.tile_bytes, copied.threads, copied.channels), (0, 512, 24), "{func}");
             assert_ne!(plan(&two, func, 256 << 20).tile_bytes, 0, "{func}: long ones go by bulk copies");
-            assert_ne!(plan(&four, func, 16 << 20).tile_bytes, 0, "{func}: not measured");
             let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
             assert_ne!(plan(&few, func, 16 << 20).tile_bytes, 0, "{func}: fewer blocks do with bulk copies");
         }
