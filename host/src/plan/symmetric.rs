@@ -73,20 +73,6 @@ pub fn copying_kernel() -> Kernel {
 }
 
 impl SymmetricPlan {
-    /// A copy within a GPU, beside messages among so many ranks: as the all-gather of a rank that is alone.
-    pub fn of_copy(len_bytes: u64, nranks: u32) -> SymmetricPlan {
-        SymmetricPlan {
-            func: Func::AllGather,
-            dtype: None,
-            touched: [None; 2],
-            channels: own_blocks(nranks),
-            threads: COPYING_THREADS,
-            tile_bytes: 0,
-            count: len_bytes,
-            grain_elems: GRAIN_BYTES,
-        }
-    }
-
     /// Its kernel.
     pub fn kernel(&self) -> Kernel {
         Kernel::Symmetric { func: self.func, dtype: self.dtype }
@@ -229,6 +215,20 @@ impl Facts {
         }
     }
 
+    /// A copy within a GPU, beside messages to the other ranks: as the all-gather of a rank that is alone.
+    pub fn plan_own_copy(&self, len_bytes: u64) -> SymmetricPlan {
+        SymmetricPlan {
+            func: Func::AllGather,
+            dtype: None,
+            touched: [None; 2],
+            channels: own_blocks(self.nranks).min(self.limits.max.unwrap_or(u32::MAX)),
+            threads: COPYING_THREADS,
+            tile_bytes: 0,
+            count: len_bytes,
+            grain_elems: GRAIN_BYTES,
+        }
+    }
+
     /// The kernel of copies within a GPU, if there is one for these GPUs, and its threads.
     pub(super) fn own_kernel(&self) -> Option<(Kernel, u32)> {
         let is_there = self.has_bulk_copies() && self.nranks > 1;
@@ -360,10 +360,13 @@ mod tests {
 
     #[test]
     fn a_rank_copies_its_own_beside_its_messages() {
-        let blocks = |nranks| SymmetricPlan::of_copy(1 << 20, nranks).channels;
-        assert_eq!([1, 2, 3, 4, 8].map(blocks), [12, 12, 8, 6, 3]);
-        let own = |nranks, sm| facts(nranks, sm, Forced::default()).own_kernel();
-        assert_eq!(own(2, 90), Some((copying_kernel(), SymmetricPlan::of_copy(1, 2).threads)));
+        let of = |nranks, sm| facts(nranks, sm, Forced::default());
+        let copy = |facts: Facts| facts.plan_own_copy(1 << 20);
+        assert_eq!([1, 2, 3, 4, 8].map(|nranks| copy(of(nranks, 90)).channels), [12, 12, 8, 6, 3]);
+        let few = Facts { limits: ChannelLimits { max: Some(4), ..ChannelLimits::default() }, ..of(2, 90) };
+        assert_eq!(copy(few).channels, 4, "the user says how many there may be");
+        let own = |nranks, sm| of(nranks, sm).own_kernel();
+        assert_eq!(own(2, 90), Some((copying_kernel(), copy(of(2, 90)).threads)));
         assert_eq!((own(1, 90), own(2, 80)), (None, None), "the driver copies");
     }
 }

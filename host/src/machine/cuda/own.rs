@@ -9,7 +9,7 @@ use super::state::Cuda;
 use super::tiles::Tiles;
 use crate::launch::{Message, OwnCopy, RawCall, RunError};
 use crate::machine::{ConnKind, collective_args};
-use crate::plan::{SymmetricPlan, copying_kernel};
+use crate::plan::copying_kernel;
 use oxccl_shared::abi::{KernelLaunch, Protocol, Rank, RankBuffers, SymmetricArgs};
 use oxccl_shared::algo::symmetric::RANKS_MAX;
 use std::ffi::c_void;
@@ -64,7 +64,7 @@ impl Cuda {
         if len_bytes == 0 || from == to.cast_const() {
             return Ok(());
         }
-        let plan = SymmetricPlan::of_copy(len_bytes as u64, self.parts.facts.nranks);
+        let plan = self.parts.facts.plan_own_copy(len_bytes as u64);
         let raw = RawCall { call: plan.call(), send: from, recv: to, scalar_bits: 0, forced: None };
         let coll = collective_args(&raw, &plan.as_collective(), &self.operator(&raw.call, 0), 0);
         // It has no connections: these are of any kind.
