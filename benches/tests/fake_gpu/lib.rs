@@ -13,7 +13,7 @@ mod nccl;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -55,6 +55,14 @@ enum Work {
     WriteWord {
         address: u64,
         value: u64,
+    },
+    WaitHalf {
+        address: u64,
+        value: u32,
+    },
+    WriteHalf {
+        address: u64,
+        value: u32,
     },
     Copy {
         to: usize,
@@ -226,6 +234,10 @@ unsafe fn perform(work: &Work) -> bool {
             return (unsafe { word(address) }.load(Ordering::SeqCst).wrapping_sub(value) as i64) >= 0;
         }
         Work::WriteWord { address, value } => unsafe { word(address) }.store(value, Ordering::SeqCst),
+        Work::WaitHalf { address, value } => {
+            return (unsafe { half(address) }.load(Ordering::SeqCst).wrapping_sub(value) as i32) >= 0;
+        }
+        Work::WriteHalf { address, value } => unsafe { half(address) }.store(value, Ordering::SeqCst),
         Work::Copy { to, from, bytes } => unsafe { copy(from, to, bytes) },
         Work::Upload { to, ref bytes } => unsafe { copy(bytes.as_ptr() as usize, to, bytes.len()) },
         Work::Fill { to, value, bytes } => unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes) },
@@ -580,6 +592,9 @@ extern "C" fn cuStreamQuery(handle: Handle) -> c_int {
 unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(address as *mut u64) }
 }
+unsafe fn half<'a>(address: u64) -> &'a AtomicU32 {
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
+}
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWriteValue64_v2(on: Handle, address: u64, value: u64, flags: c_uint) -> c_int {
     assert!(flags == 0 && address.is_multiple_of(8));
@@ -610,7 +625,15 @@ unsafe extern "C" fn cuStreamBatchMemOp_v2(
 ) -> c_int {
     assert!(flags == 0 && (1..256).contains(&count));
     for op in unsafe { std::slice::from_raw_parts(ops, count as usize) } {
+        let (address, value) = (op.address, op.value as u32);
         match op.operation {
+            1 | 2 => {
+                assert!(op.flags == 0 && address.is_multiple_of(4));
+                let is_wait = op.operation == 1;
+                let work = if is_wait { Work::WaitHalf { address, value } } else { Work::WriteHalf { address, value } };
+                submit(on as usize, work);
+                0
+            }
             4 => cuStreamWaitValue64_v2(on, op.address, op.value, op.flags),
             5 => cuStreamWriteValue64_v2(on, op.address, op.value, op.flags),
             _ => return INVALID,

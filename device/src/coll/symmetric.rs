@@ -113,7 +113,7 @@ pub unsafe fn run_by_threads<B: Words>(
         }
     }
     // What all threads have stored is before what the meeting says.
-    block.sync();
+    block.close(Ok(()))?;
     meeting(block, conns, header)
 }
 

@@ -418,8 +418,8 @@ mod tests {
         assert!(!zero(free).takes_copy_engines(&call(Func::AllReduce, 0, 1 << 30), None));
         assert!(!zero(free).takes_copy_engines(&call(Func::AllGather, 0, 0), None));
         assert!(!free.takes_copy_engines(&call(Func::AllGather, 0, 1), None), "kernels are faster");
-        assert!(free.takes_copy_engines(&call(Func::AllGather, 0, 32 << 20), None), "of 64 MiB in all");
-        assert!(!free.takes_copy_engines(&call(Func::AllGather, 0, (32 << 20) - 1), None));
+        assert!(free.takes_copy_engines(&call(Func::AllGather, 0, 128 << 20), None), "of 256 MiB in all");
+        assert!(!free.takes_copy_engines(&call(Func::AllGather, 0, (128 << 20) - 1), None));
         assert!(!free.takes_copy_engines(&call(Func::Gather, 0, 1 << 30), None), "only if it is asked for");
         // Who names an algorithm gets it, unless no multiprocessor is to be used; of one call in any case.
         let ring = Forced::only(Some(Algorithm::Ring), Some(Protocol::Simple));
