@@ -56,6 +56,8 @@ tiny! {
     line_hops = 3 ranks, AllReduce, Way::LineHops, LL128, 2 slices;
     line_hops_gather = 2 ranks, AllGather, Way::LineHops, LL128, 1 slices;
     one_hop_scatter = 2 ranks, ReduceScatter, Way::OneHop, LL, 1 slices;
+    symmetric_gather = 2 ranks, AllGather, Way::Symmetric, Simple, 2 slices;
+    symmetric_exchange = 2 ranks, AllToAll, Way::Symmetric, Simple, 1 slices;
 }
 
 /// The step at which LL writes slots to their ends, from the one before it on.
