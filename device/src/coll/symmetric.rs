@@ -95,21 +95,15 @@ pub unsafe fn run_by_threads<B: Words>(
     meeting(block, conns, header)?;
     if block.works() {
         // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
-        let (mut at, mut is_over) = (0, false);
-        while !is_over {
-            is_over = true;
+        let (len_bytes, mut at) = (share.stretch_len() * elem_bytes, 0);
+        while at < len_bytes {
+            let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
             for stretch in share.stretches() {
-                let len_bytes = stretch.len * elem_bytes;
-                if at >= len_bytes {
-                    continue;
-                }
-                let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
                 let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
                 // SAFETY: obligation 1: the piece is a part of the stretch; every rank has come, so its buffers are ready.
                 unsafe { copy_piece(block, buffers, stretch.writes, src_at, dst_at, len) };
-                is_over = false;
             }
-            at += THREAD_BYTES * block.threads();
+            at += len;
         }
     }
     // What all threads have stored is before what the meeting says.
@@ -133,13 +127,10 @@ unsafe fn copy_piece<B: Block>(
     let Buffers { rank: me, nranks, .. } = *buffers;
     let from = buffers.of(me).src.wrapping_add(src_at);
     let to = |rank: Rank| buffers.of(rank).dst.wrapping_add(dst_at);
-    let Whose::All = writes else {
-        if let Whose::One(rank) = writes {
-            // SAFETY: obligation 1; nobody else writes there, and a block in place is not offered.
-            unsafe { block.map_bulk(to(rank), core::ptr::null_mut(), from, len, How::default()) };
-        }
-        return;
-    };
+    if let Whose::One(rank) = writes {
+        // SAFETY: obligation 1; nobody else writes there, and a block in place is not offered.
+        return unsafe { block.map_bulk(to(rank), core::ptr::null_mut(), from, len, How::default()) };
+    }
     // From the next rank on, so that not all write to the same one; our own is the last.
     let mut ahead = 1;
     while ahead <= nranks {

@@ -31,6 +31,13 @@ pub struct OwnCopy {
     pub len_bytes: usize,
 }
 
+impl OwnCopy {
+    /// Whether there is anything to copy: in place there is not.
+    pub(crate) fn moves(&self) -> bool {
+        self.len_bytes > 0 && self.from != self.to.cast_const()
+    }
+}
+
 impl Message {
     /// What kernels' plans ask of it.
     pub(crate) fn want(&self, is_far: bool) -> MessageWant {

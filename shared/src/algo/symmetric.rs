@@ -97,6 +97,12 @@ impl Share {
         })
     }
 
+    /// Elements of each stretch: all are equally long.
+    #[inline(always)]
+    pub fn stretch_len(&self) -> usize {
+        self.part().len()
+    }
+
     /// The elements of a rank's block that the channel moves; of an all-reduce, those of the buffer.
     #[inline(always)]
     fn part(&self) -> Range<usize> {
@@ -177,6 +183,7 @@ mod tests {
                 let (at, nranks) = (Rank(rank as u32), n as u32);
                 let share = Share { func, rank: at, nranks, count, nchannels, channel, grain_elems };
                 for stretch in share.stretches() {
+                    prop_assert_eq!(stretch.len, share.stretch_len());
                     moves.extend((0..stretch.len).map(|at| (rank, stretch, at)));
                 }
             }

@@ -25,9 +25,10 @@ impl Cuda {
         own: &[OwnCopy],
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let is_long = own.iter().any(|copy| copy.len_bytes as u64 >= BESIDE_MIN_BYTES);
+        let own = || own.iter().filter(|own| own.moves());
+        let is_long = own().any(|own| own.len_bytes as u64 >= BESIDE_MIN_BYTES);
         if messages.is_empty() || !is_long {
-            for own in own {
+            for own in own() {
                 // SAFETY: (1) obligation 1.
                 unsafe { copy(own, stream)? };
             }
@@ -39,7 +40,7 @@ impl Cuda {
         unsafe { self.launch_messages(messages, stream)? };
         let copier = self.parts.kernels.if_loaded(copying_kernel());
         let beside = self.beside.stream()?;
-        for own in own {
+        for own in own() {
             match &copier {
                 // SAFETY: (1) obligation 1.
                 Some(copier) if is_aligned(own) => unsafe { self.copy_by_kernel(copier, own, beside)? },
@@ -61,9 +62,6 @@ impl Cuda {
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
         let OwnCopy { from, to, len_bytes } = *own;
-        if len_bytes == 0 || from == to.cast_const() {
-            return Ok(());
-        }
         let plan = self.parts.facts.plan_own_copy(len_bytes as u64);
         let raw = RawCall { call: plan.call(), send: from, recv: to, scalar_bits: 0, forced: None };
         let coll = collective_args(&raw, &plan.as_collective(), &self.operator(&raw.call, 0), 0);
@@ -92,10 +90,10 @@ fn is_aligned(own: &OwnCopy) -> bool {
 /// # Safety
 /// 1. Both places are valid for the length, until the stream has completed the copy; they are apart or the same.
 pub(super) unsafe fn copy(own: &OwnCopy, stream: StreamRef<'_>) -> Result<(), CudaError> {
-    let OwnCopy { from, to, len_bytes } = *own;
-    if len_bytes == 0 || from == to.cast_const() {
+    if !own.moves() {
         return Ok(());
     }
+    let OwnCopy { from, to, len_bytes } = *own;
     // SAFETY: (1, 2) obligation 1.
     unsafe { stream.copy_on_device(to.addr() as u64, from.addr() as u64, len_bytes) }
 }
