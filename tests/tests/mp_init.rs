@@ -148,6 +148,29 @@ fn a_rank_that_is_stopped_while_it_joins_is_named_alone() {
     assert!(found > 0, "no rank was stopped while it joined");
 }
 
+/// The others waited until the time of the bootstrap was over, and heard only that it never came.
+#[test]
+fn a_rank_with_settings_that_cannot_be_used_ends_the_wait_of_all() {
+    for wrong in [0, 2] {
+        let launch = Launch::new(RANK, 3);
+        let mut job = Job::new();
+        for rank in 0..3 {
+            let value = if rank == wrong { "butterfly" } else { "ring" };
+            job.ranks.push(launch.clone().env("NCCL_ALGO", value).spawn(rank, "join"));
+        }
+        for (rank, process) in (0..).zip(&mut job.ranks) {
+            let failure = refused(process);
+            match rank == wrong {
+                true => assert_eq!(failure.kind, "Config", "{failure:?}"),
+                false => {
+                    assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("PeerAborted", &[wrong][..]))
+                }
+            }
+        }
+        job.assert_no_files_left();
+    }
+}
+
 #[test]
 fn an_id_whose_root_is_gone() {
     let joined = || {

@@ -197,7 +197,7 @@ impl<M: Init> Builder<M> {
             // It goes on meanwhile.
             return self.start()?.wait();
         }
-        let config = self.settings()?;
+        let config = self.settings().inspect_err(|_| self.decline())?;
         let handle = CommHandle::joining(Rank(self.rank), self.nranks);
         self.join(config, &handle)
     }
@@ -206,13 +206,22 @@ impl<M: Init> Builder<M> {
     /// [`Pending::handle`] is there to abort it from any thread before that and after.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Impossible`], [`Error::Tune`]: nothing has been sent. [`Error::Bootstrap`]: there is no thread for it.
+    /// [`Error::Config`], [`Error::Impossible`], [`Error::Tune`], as by [`Self::decline`]. [`Error::Bootstrap`]: there is no thread for it.
     /// All others come from the [`Pending`]; of an abort [`Error::Operation`] with [`Fault::Aborted`](crate::Fault::Aborted).
     pub fn start(self) -> Result<Pending<Comm<M>>, Error> {
-        let config = self.settings()?;
+        let config = self.settings().inspect_err(|_| self.decline())?;
         Pending::start(CommHandle::joining(Rank(self.rank), self.nranks), move |handle| {
             self.join(config, handle)
         })
+    }
+
+    /// Does not join, and tells the others, whose joins fail and name this rank. [`Self::build`] and [`Self::start`] do so where the
+    /// settings are wrong; a program that cannot go on to them may. Returns within moments, or three seconds where the process that
+    /// has the id's root does not answer.
+    pub fn decline(&self) {
+        if let Some(id) = self.id.filter(|_| self.nranks > 1) {
+            Bootstrap::decline(&id, (Rank(self.rank), self.nranks));
+        }
     }
 
     /// Joins with several ranks of this process at the same time, and gives them all to the calling thread, in order.

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::channel::Channel;
 use super::credentials::Credentials;
+use super::error::{AuthFailure, Strangers};
 use super::handshake::{Handshake, HandshakeError, Hello};
 use super::secret::{Ephemeral, Secret};
 use super::sock;
@@ -85,6 +86,8 @@ pub(crate) struct Acceptor {
     starved: Option<(Instant, Instant, NoDescriptor)>,
     /// The newest, until it is taken.
     other_version: Option<Foreign>,
+    /// Those that hold another secret, until they are taken.
+    strangers: Option<Strangers>,
     /// Whether ranks may be leaving: one that searches for a new neighbour may then end while it connects here.
     ranks_leave: bool,
     /// Whether it may be heard of later that ranks leave, so that connections which end are judged after a while.
@@ -110,6 +113,7 @@ impl Acceptor {
             rests: 0,
             starved: None,
             other_version: None,
+            strangers: None,
             ranks_leave: false,
             judges_later: false,
             ended: Vec::new(),
@@ -324,12 +328,21 @@ impl Acceptor {
         if let HandshakeError::Version { theirs, proved: Some(rank) } = why {
             self.other_version = Some(Foreign { rank, addr: remote, version: theirs });
         }
+        if why == HandshakeError::Auth(AuthFailure::WrongSecret) {
+            let one = Strangers { count: 1, last: remote };
+            self.strangers = Some(self.strangers.map_or(one, |before| before.with(one)));
+        }
         self.refuse(remote, &why);
     }
 
     /// Takes a rank of the job that speaks another version, and was refused.
     pub fn take_other_version(&mut self) -> Option<Foreign> {
         self.other_version.take()
+    }
+
+    /// Takes those that were refused because they hold another secret.
+    pub fn take_strangers(&mut self) -> Option<Strangers> {
+        self.strangers.take()
     }
 
     /// Connections refused so far, with those that will be unless ranks are heard to leave.

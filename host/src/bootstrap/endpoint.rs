@@ -64,6 +64,21 @@ impl Bootstrap {
         Bootstrap::connect_unless(id, (rank, nranks), config, &Cancel::default())
     }
 
+    /// Says that `rank` of `nranks`, which has not joined, will not: the others' joins fail, and name it. Returns within moments, or seconds
+    /// where the others have not started yet.
+    pub fn decline(id: &UniqueId, (rank, nranks): (Rank, u32)) {
+        let config = BootstrapConfig::default();
+        if id.kind() != RootKind::Created && rank.0 == 0 {
+            // It does not wait for an address that is in use: another root is there.
+            let at_once = Cancel::default();
+            at_once.cancel();
+            if root_address::start(id, nranks, &config, &at_once).is_err() {
+                return;
+            }
+        }
+        join::leave_unmet((id, &id.credentials()), (rank, nranks), &config, Withdrawal::Misconfigured);
+    }
+
     /// As [`Self::connect`], until `cancel` is called: then it fails with [`BootstrapError::Aborted`], within moments, or two seconds where
     /// others still come to connect to this rank.
     pub fn connect_unless(

@@ -127,13 +127,30 @@ impl fmt::Display for Claimant {
     }
 }
 
+/// Connections that were refused because they hold another secret than the job's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Strangers {
+    /// How many there were.
+    pub count: u32,
+    /// Where the last came from.
+    pub last: SocketAddr,
+}
+
+impl Strangers {
+    /// Both.
+    pub(crate) fn with(self, later: Strangers) -> Strangers {
+        Strangers { count: self.count.saturating_add(later.count), last: later.last }
+    }
+}
+
+const SAME_SECRET: &str =
+    "is every rank given the same unique id, or OXCCL_COMM_SECRET, and run by the same user?";
+
 /// Why a connection was not trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AuthFailure {
     /// The other side holds another secret: it belongs to another job, or the unique ids differ.
-    #[error(
-        "it holds another secret (is every rank given the same unique id, or OXCCL_COMM_SECRET, and run by the same user?)"
-    )]
+    #[error("it holds another secret ({SAME_SECRET})")]
     WrongSecret,
     /// The other side does not speak this protocol.
     #[error("it does not speak OxCCL's bootstrap protocol (does another program use that port?)")]
@@ -182,7 +199,7 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} never came within {} s", secs(.waited))]
+    #[error("{ranks} of {nranks} never came within {} s{}", secs(.waited), refused(.strangers))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
@@ -190,6 +207,8 @@ pub enum BootstrapError {
         nranks: u32,
         /// The root's waiting time since the first rank registered.
         waited: Duration,
+        /// Who came meanwhile, and was refused: perhaps these ranks.
+        strangers: Option<Box<Strangers>>,
     },
     /// Two processes claim the same rank.
     #[error(
@@ -473,7 +492,7 @@ impl BootstrapError {
     /// Without a wildcard: a new variant says here which ranks it names.
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
-            BootstrapError::MissingRanks { ranks, nranks: _, waited: _ }
+            BootstrapError::MissingRanks { ranks, nranks: _, waited: _, strangers: _ }
             | BootstrapError::Timeout { ranks, what: _, waited: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
             }
@@ -562,6 +581,13 @@ fn waiting_for(ranks: &RankList) -> String {
     if ranks.is_empty() { String::new() } else { format!(", still waiting for {ranks}") }
 }
 
+/// What came instead of ranks that are missing.
+fn refused(strangers: &Option<Box<Strangers>>) -> String {
+    let Some(Strangers { count, last }) = strangers.as_deref() else { return String::new() };
+    let came = if *count == 1 { "one came".to_owned() } else { format!("{count} came") };
+    format!("; {came} with another secret and had to be refused, the last from {last} ({SAME_SECRET})")
+}
+
 /// Seconds for messages: whole if possible, else with one decimal.
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
@@ -586,6 +612,7 @@ mod tests {
             ranks: [2, 5, 7].map(Rank).into_iter().collect(),
             nranks: 8,
             waited: Duration::from_secs(30),
+            strangers: None,
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
     }
@@ -614,7 +641,10 @@ mod tests {
         let (ranks, what) = (RankList::from_iter([Rank(1), rank]), "it");
         let why = NoDescriptor::of(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
         let all = [
-            (BootstrapError::MissingRanks { ranks, nranks: 3, waited }, "ranks 5 and 7 of 8 never"),
+            (
+                BootstrapError::MissingRanks { ranks, nranks: 3, waited, strangers: None },
+                "ranks 5 and 7 of 8 never",
+            ),
             (BootstrapError::Timeout { what, ranks, waited }, "waiting for ranks 5 and 7"),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (

@@ -21,6 +21,7 @@ use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::rendezvous::LINGER;
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal};
+use super::root::LATE_RANKS_COME_WITHIN;
 use super::secret::{Ephemeral, Secret};
 use super::side::far_parent;
 use super::sock::{self, Deadline};
@@ -31,6 +32,8 @@ use crate::wire::Message;
 const ROOT_GONE_AFTER: Duration = Duration::from_secs(3);
 /// How long a cancelled rank looks for the root.
 const LEAVING_TAKES: Duration = Duration::from_millis(500);
+/// The same for a rank that cannot join, and whose others may only be starting.
+const DECLINING_TAKES: Duration = Duration::from_secs(3);
 /// How long a rank waits for a free port of its own.
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
@@ -206,7 +209,8 @@ pub(crate) fn leave_unmet(
     config: &BootstrapConfig,
     why: Withdrawal,
 ) {
-    let config = BootstrapConfig { timeout: LEAVING_TAKES, ..config.clone() };
+    let takes = if why == Withdrawal::Misconfigured { DECLINING_TAKES } else { LEAVING_TAKES };
+    let config = BootstrapConfig { timeout: takes.min(config.timeout), ..config.clone() };
     if let Ok((mut root, _)) = reach_root(root, me, &config, &Cancel::default()) {
         withdraw(&mut root, nranks, why);
     }
@@ -224,7 +228,10 @@ pub(crate) fn withdraw(root: &mut Channel, nranks: u32, why: Withdrawal) -> bool
         return false;
     }
     // Until the answer comes the connection stays open: its end before the message is read would be a death.
-    let answer = root.read_frame(ROOT_PAYLOAD_MAX, &Deadline::after(LEAVING_TAKES));
+    // A rank 0 stays for those that come late.
+    let patience = LEAVING_TAKES
+        + if why == Withdrawal::Misconfigured { LATE_RANKS_COME_WITHIN } else { Duration::ZERO };
+    let answer = root.read_frame(ROOT_PAYLOAD_MAX, &Deadline::after(patience));
     let reply = answer.ok().and_then(|frame| Reply::from_bytes(&frame.payload).ok());
     matches!(reply, Some(Reply::Assigned { .. }))
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
 
-use super::error::{BootstrapError, Claimant, NRANKS_MAX};
+use super::error::{BootstrapError, Claimant, NRANKS_MAX, Strangers};
 use super::handshake::PROTOCOL_VERSION;
 use super::rendezvous_wire::{Failure, Register, Reply, Withdrawal};
 use super::side::far_parent;
@@ -88,6 +88,8 @@ pub struct Rendezvous {
     rival: Option<Entry>,
     /// Ranks whose connection broke before they registered, and when they count as dead.
     vanished: BTreeMap<Rank, Instant>,
+    /// Connections with another secret. Ranks that are missing may be theirs.
+    strangers: Option<Strangers>,
     replies: VecDeque<(ConnId, Reply)>,
     answered_after_failure: u32,
     /// The number of ranks of another job, which came with another number than the first rank.
@@ -109,6 +111,7 @@ impl Rendezvous {
             entries: BTreeMap::new(),
             rival: None,
             vanished: BTreeMap::new(),
+            strangers: None,
             replies: VecDeque::new(),
             answered_after_failure: 0,
             others: 0,
@@ -257,6 +260,11 @@ impl Rendezvous {
         }
     }
 
+    /// Connections were refused because they hold another secret.
+    pub fn refused(&mut self, strangers: Strangers) {
+        self.strangers = Some(self.strangers.map_or(strangers, |before| before.with(strangers)));
+    }
+
     /// Handles timeouts.
     pub fn tick(&mut self, now: Instant) {
         let dead = self.vanished.iter().find(|(_, until)| now >= **until).map(|(rank, _)| *rank);
@@ -271,7 +279,8 @@ impl Rendezvous {
                 (Some(first_at), Some((nranks, ..))) => {
                     let ranks =
                         (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
-                    self.fail(now, Failure::Missing { ranks, nranks, waited: now.duration_since(first_at) });
+                    let (waited, strangers) = (now.duration_since(first_at), self.strangers);
+                    self.fail(now, Failure::Missing { ranks, nranks, waited, strangers });
                 }
                 _ => {
                     self.phase = Phase::Finished;
@@ -364,8 +373,9 @@ impl Rendezvous {
 impl From<Failure> for BootstrapError {
     fn from(failure: Failure) -> BootstrapError {
         match failure {
-            Failure::Missing { ranks, nranks, waited } => {
-                BootstrapError::MissingRanks { ranks, nranks, waited }
+            Failure::Missing { ranks, nranks, waited, strangers } => {
+                let strangers = strangers.map(Box::new);
+                BootstrapError::MissingRanks { ranks, nranks, waited, strangers }
             }
             Failure::Duplicate { rank, first, second } => {
                 BootstrapError::DuplicateRank { rank, first, second }

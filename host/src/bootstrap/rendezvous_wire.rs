@@ -9,7 +9,7 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::{Claimant, RankList};
+use super::error::{Claimant, RankList, Strangers};
 use crate::os::NoDescriptor;
 use crate::wire::Message;
 
@@ -46,6 +46,8 @@ pub enum Withdrawal {
     Aborted,
     /// Something failed there.
     Failed,
+    /// It has settings or arguments by which it cannot join.
+    Misconfigured,
 }
 
 impl Withdrawal {
@@ -54,6 +56,7 @@ impl Withdrawal {
         match self {
             Withdrawal::Aborted => "its program aborted or dropped it before all ranks had come",
             Withdrawal::Failed => "it could not join, and its own error says why",
+            Withdrawal::Misconfigured => "its settings or arguments are wrong, and its own error says which",
         }
     }
 }
@@ -121,6 +124,8 @@ pub enum Failure {
         nranks: u32,
         /// The root's waiting time.
         waited: Duration,
+        /// Who was refused meanwhile.
+        strangers: Option<Strangers>,
     },
     /// Two processes claim one rank.
     Duplicate {
@@ -203,7 +208,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 5;
+    const VERSION: u8 = 6;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -223,9 +228,10 @@ mod tests {
             Reply::Assigned { successor: rank, listener: addr, parent: None },
             Reply::Assigned { successor: rank, listener: addr, parent: Some(addr) },
             Reply::Failed(Failure::Missing {
-                ranks: (0..20).map(Rank).collect(),
-                nranks: 40,
-                waited: Duration::from_millis(1500),
+                ranks: (u32::MAX - 20..u32::MAX).map(Rank).collect(),
+                nranks: u32::MAX,
+                waited: Duration::new(u64::MAX, 999_999_999),
+                strangers: Some(Strangers { count: u32::MAX, last: addr }),
             }),
             Reply::Failed(Failure::Duplicate { rank, first: claimant(addr), second: claimant(v4) }),
             Reply::Failed(Failure::WorldSize {
@@ -241,6 +247,7 @@ mod tests {
             Reply::Failed(Failure::Lost { rank }),
             Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Aborted }),
             Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Failed }),
+            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Misconfigured }),
             Reply::Leaving,
             Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit: 1024 } }),
             Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
@@ -252,7 +259,8 @@ mod tests {
             assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
         let register = Register::of_this_process(4, v4, Duration::MAX);
-        for withdraws in [None, Some(Withdrawal::Aborted), Some(Withdrawal::Failed)] {
+        let why = [Withdrawal::Aborted, Withdrawal::Failed, Withdrawal::Misconfigured];
+        for withdraws in why.map(Some).into_iter().chain([None]) {
             let register = Register { withdraws, ..register };
             assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
         }

@@ -21,7 +21,9 @@ use super::handshake::{Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::rendezvous::{ConnId, Jobs, Rendezvous};
-use super::rendezvous_wire::{Failure, KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply};
+use super::rendezvous_wire::{
+    Failure, KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal,
+};
 use super::root_help::Helpers;
 use super::secret::Secret;
 use super::sock;
@@ -109,7 +111,7 @@ pub(super) fn spawn(
 }
 
 /// After a rank that was wrong.
-const LATE_RANKS_COME_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const LATE_RANKS_COME_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often ranks that have registered are looked at: one may have died.
 const ALL_EVERY: Duration = Duration::from_millis(20);
@@ -181,6 +183,10 @@ impl Service {
             let others = self.helpers.as_ref().and_then(Helpers::other_version);
             if let Some(Foreign { rank, addr, version }) = self.acceptor.take_other_version().or(others) {
                 self.rendezvous.other_version(now, rank, addr, version);
+            }
+            let others = self.helpers.as_ref().and_then(Helpers::strangers);
+            for strangers in self.acceptor.take_strangers().into_iter().chain(others) {
+                self.rendezvous.refused(strangers);
             }
             if let (None, Some(nranks)) =
                 (&self.helpers, self.rendezvous.nranks().filter(|_| !self.has_sized_up))
@@ -322,7 +328,8 @@ fn held_for(reply: &Reply) -> Duration {
             Failure::Duplicate { .. }
             | Failure::WorldSize { .. }
             | Failure::OutOfRange { .. }
-            | Failure::Version { .. },
+            | Failure::Version { .. }
+            | Failure::Withdrew { why: Withdrawal::Misconfigured, .. },
         ) => LATE_RANKS_COME_WITHIN,
         _ => Duration::ZERO,
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, eventfd};
 
 use super::acceptor::{Accepted, Acceptor, Foreign};
+use super::error::Strangers;
 use super::sock;
 
 /// Ranks that keep one thread busy for some 30 ms.
@@ -22,6 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 struct Found {
     accepted: Mutex<Vec<Accepted>>,
     other_version: Mutex<Option<Foreign>>,
+    strangers: Mutex<Option<Strangers>>,
     wake: OwnedFd,
 }
 
@@ -40,7 +42,12 @@ impl Helpers {
             return None;
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        let found = Arc::new(Found { accepted: Mutex::default(), other_version: Mutex::default(), wake });
+        let found = Arc::new(Found {
+            accepted: Mutex::default(),
+            other_version: Mutex::default(),
+            strangers: Mutex::default(),
+            wake,
+        });
         for _ in 0..count {
             let (acceptor, found) = (acceptor.helper().ok()?, Arc::downgrade(&found));
             let thread = std::thread::Builder::new().name("oxccl-root-help".into());
@@ -57,6 +64,11 @@ impl Helpers {
     /// Takes a rank of the job that speaks another version.
     pub fn other_version(&self) -> Option<Foreign> {
         self.found.other_version.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Takes those that hold another secret.
+    pub fn strangers(&self) -> Option<Strangers> {
+        self.found.strangers.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes the connections that have passed the handshake.
@@ -81,6 +93,10 @@ fn help(mut acceptor: Acceptor, found: &Weak<Found>) {
         let foreign = acceptor.take_other_version();
         if foreign.is_some() {
             *found.other_version.lock().unwrap_or_else(PoisonError::into_inner) = foreign;
+        }
+        if let Some(later) = acceptor.take_strangers() {
+            let mut strangers = found.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+            *strangers = Some(strangers.map_or(later, |before| before.with(later)));
         }
         if foreign.is_some() || !accepted.is_empty() {
             found.accepted.lock().unwrap_or_else(PoisonError::into_inner).append(&mut accepted);

@@ -119,7 +119,8 @@ impl Bootstrap {
                 _ if cancel.is_called() => BootstrapError::Aborted,
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
-                    BootstrapError::MissingRanks { ranks, nranks: self.nranks(), waited: since.elapsed() }
+                    let (nranks, waited) = (self.nranks(), since.elapsed());
+                    BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {

@@ -108,7 +108,7 @@ fn plugin(name: &str, config: &NetConfig) -> Result<Option<Arc<dyn Net>>, NetErr
 
 fn names_there_are() -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    format!("NCCL_NET may name {} or a plugin's network", names.join(", "))
+    format!("there are {}, and those of plugins", names.join(", "))
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ impl tracing::Subscriber for Log {
 fn a_refusal_warns_with_the_remote_address() {
     for (garbage, why) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "does not speak"),
-        (b"OxBs\x09\x00", "version 9"),
+        (b"OxBs\xff\x00", "version 255"),
         (b"OxBs", "did not prove in time"),
     ] {
         let mut gate = Gate::new(Duration::from_millis(200));

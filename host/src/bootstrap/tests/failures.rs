@@ -5,7 +5,7 @@ use super::super::channel::{Channel, DialError};
 use super::super::frame;
 use super::super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::super::id::RootKind;
-use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply};
+use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal};
 use super::super::ring_wire::MembershipEvent;
 use super::super::secret::Ephemeral;
 use super::super::sock::{self, Deadline};
@@ -32,7 +32,9 @@ fn errors(config: &BootstrapConfig, comers: &[(u32, u32)]) -> Vec<BootstrapError
 #[test]
 fn missing_ranks_are_named_to_all_who_came() {
     for error in errors(&hasty(), &[(0, 5), (2, 5), (3, 5)]) {
-        let BootstrapError::MissingRanks { ranks, nranks, waited } = error else { panic!("{error}") };
+        let BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None } = error else {
+            panic!("{error}")
+        };
         assert_eq!((ranks, nranks), ([1, 4].map(Rank).into_iter().collect::<RankList>(), 5));
         assert!(waited >= hasty().timeout, "{waited:?}");
     }
@@ -84,6 +86,51 @@ fn another_secret_is_refused_and_disturbs_nobody() {
     let refused = BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::WrongSecret };
     assert_eq!(join(&other, 1, 2).map(drop), Err(refused));
     in_parallel(2, |rank| join(&id, rank, 2).expect("both come").close());
+}
+
+/// The ranks that had waited were told that it never came, and not that it had been refused.
+#[test]
+fn who_was_refused_is_named_with_those_that_are_missing() {
+    let id = UniqueId::create_by(&hasty()).expect("a root on the loopback");
+    let mut bytes = id.to_bytes();
+    bytes[40] ^= 1;
+    let other = UniqueId::from_bytes(&bytes).expect("still an id");
+    let waiting = std::thread::spawn(move || Bootstrap::connect(&id, Rank(0), 2, &hasty()).err());
+    for _ in 0..2 {
+        join(&other, 1, 2).err().expect("another secret");
+    }
+    let error = waiting.join().expect("no panic").expect("rank 1 cannot come");
+    let BootstrapError::MissingRanks { strangers: Some(strangers), .. } = &error else { panic!("{error}") };
+    assert_eq!((strangers.count, strangers.last.ip()), (2, id.root_addr().ip()));
+    let said =
+        format!("s; 2 came with another secret and had to be refused, the last from {}", strangers.last);
+    assert!(error.to_string().contains(&said), "{error}");
+}
+
+/// The others waited for it until the bootstrap's time was over.
+#[test]
+fn a_rank_whose_settings_are_wrong_is_named_to_all_at_once() {
+    for (kind, wrong) in
+        [(RootKind::Created, 1), (RootKind::Created, 0), (RootKind::ByRankZero, 1), (RootKind::ByRankZero, 0)]
+    {
+        let made = match kind {
+            RootKind::Created => UniqueId::create_by(&config()),
+            _ => UniqueId::by_rank_zero(&config()),
+        };
+        let id = made.expect("a root on the loopback");
+        let began = Instant::now();
+        in_parallel(4, |rank| {
+            // Some are there before it, others come later.
+            std::thread::sleep(Duration::from_millis(150) * ((rank + 4 - wrong) % 3));
+            if rank == wrong {
+                return Bootstrap::decline(&id, (Rank(rank), 4));
+            }
+            let error = join(&id, rank, 4).err().expect("one cannot come");
+            let BootstrapError::PeerAborted { rank, reason } = &error else { panic!("{kind:?}: {error}") };
+            assert_eq!((rank.0, reason.as_str()), (wrong, Withdrawal::Misconfigured.reason()));
+        });
+        assert!(began.elapsed() < Duration::from_secs(4), "{kind:?} {wrong}: {:?}", began.elapsed());
+    }
 }
 
 #[test]
@@ -184,44 +231,46 @@ fn greet_by_version(id: &UniqueId, secret: Secret, version: u16) -> ([u8; 6], So
 /// The others waited for it until the timeout, and it was in no error.
 #[test]
 fn a_rank_of_another_version_is_named_to_all_at_once() {
+    let theirs = PROTOCOL_VERSION + 1;
     let id = UniqueId::create_by(&config()).expect("a root on the loopback");
     let waiting = std::thread::spawn(move || join(&id, 0, 3).err().expect("rank 1 cannot come"));
     // Strangers that speak another version change nothing.
-    greet_by_version(&id, Secret::from_seed(b"another"), 9);
+    greet_by_version(&id, Secret::from_seed(b"another"), theirs);
     std::thread::sleep(Duration::from_millis(200));
     assert!(!waiting.is_finished());
     let began = Instant::now();
-    let (answer, addr) = greet_by_version(&id, *id.secret(), 9);
+    let (answer, addr) = greet_by_version(&id, *id.secret(), theirs);
     assert_eq!(answer[..], [&b"OxBs"[..], &PROTOCOL_VERSION.to_le_bytes()].concat());
     let late = join(&id, 2, 3).err().expect("rank 1 cannot come");
     let rank = Some(Rank(1));
-    let named = BootstrapError::VersionMismatch { rank, addr, ours: PROTOCOL_VERSION, theirs: 9 };
+    let named = BootstrapError::VersionMismatch { rank, addr, ours: PROTOCOL_VERSION, theirs };
     assert_eq!((waiting.join().expect("no panic"), late), (named.clone(), named.clone()));
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    for part in [format!("rank 1 at {addr}"), "version 9".into(), format!("speaks {PROTOCOL_VERSION}:")] {
+    for part in
+        [format!("rank 1 at {addr}"), format!("version {theirs}"), format!("speaks {PROTOCOL_VERSION}:")]
+    {
         assert!(named.to_string().contains(&part), "{named}");
     }
 }
 
 #[test]
 fn a_root_of_another_version_is_named_at_once() {
+    let theirs = PROTOCOL_VERSION + 1;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("an address");
     let server = std::thread::spawn(move || {
         use std::io::Write;
         let (mut stream, _) = listener.accept().expect("a connection");
-        stream.write_all(b"OxBs\x09\0\x01\0").expect("written");
+        let [low, high] = theirs.to_le_bytes();
+        stream.write_all(&[b'O', b'x', b'B', b's', low, high, 1, 0]).expect("written");
         stream
     });
     let error = join(&UniqueId::from_address(addr, b"seed"), 1, 2).err().expect("refused");
     drop(server.join());
-    let named = BootstrapError::VersionMismatch { rank: None, addr, ours: PROTOCOL_VERSION, theirs: 9 };
+    let named = BootstrapError::VersionMismatch { rank: None, addr, ours: PROTOCOL_VERSION, theirs };
     assert_eq!(error, named);
-    assert!(
-        named
-            .to_string()
-            .starts_with(&format!("the root at {addr} speaks bootstrap version 9, this library"))
-    );
+    let said = format!("the root at {addr} speaks bootstrap version {theirs}, this library");
+    assert!(named.to_string().starts_with(&said), "{named}");
 }
 
 /// Registers as rank 1 of `nranks` with a listener at `listens`.

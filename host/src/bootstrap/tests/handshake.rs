@@ -172,20 +172,21 @@ fn what_a_rank_shows_on_one_connection_is_nothing_on_another() {
 
 #[test]
 fn a_version_of_the_future_is_named_to_both() {
+    let (next, later) = (PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 2);
     let mut b = acceptor(b"s", Rank(5));
     let mut hello = initiator(b"s").output().to_vec();
-    hello[4] = 9;
+    hello[4..6].copy_from_slice(&next.to_le_bytes());
     // It hears of it at once, and is believed to be of the job only if its HELLO as a whole shows it.
     assert_eq!(b.feed(&hello[..6]), 6);
-    let unproved = HandshakeError::Version { theirs: 9, proved: None };
+    let unproved = HandshakeError::Version { theirs: next, proved: None };
     assert_eq!((b.outcome(), b.other_version()), (None, Some(unproved)));
     b.feed(&hello[6..]);
     assert_eq!(b.outcome(), Some(Err(unproved)));
     let mut a = initiator(b"s");
     let mut challenge = b.output().to_vec();
-    challenge[4] = 10;
+    challenge[4..6].copy_from_slice(&later.to_le_bytes());
     a.feed(&challenge);
-    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: 10, proved: None })));
+    assert_eq!(a.outcome(), Some(Err(HandshakeError::Version { theirs: later, proved: None })));
 }
 
 #[test]
@@ -193,10 +194,10 @@ fn a_rank_of_another_version_shows_that_it_is_of_the_job() {
     for (secret, proved) in [(b"s", Some(Rank(3))), (b"t", None)] {
         let hello = Hello { purpose: Purpose::Register, from: Rank(3), to: ROOT, tag: 0 };
         let ephemeral = Ephemeral::random().expect("random bytes");
-        let a = Handshake::initiator_of(9, Secret::from_seed(secret), hello, ephemeral);
+        let a = Handshake::initiator_of(PROTOCOL_VERSION + 1, Secret::from_seed(secret), hello, ephemeral);
         let mut b = acceptor(b"s", ROOT);
         b.feed(a.output());
-        assert_eq!(b.outcome(), Some(Err(HandshakeError::Version { theirs: 9, proved })));
+        assert_eq!(b.outcome(), Some(Err(HandshakeError::Version { theirs: PROTOCOL_VERSION + 1, proved })));
         assert_eq!(b.output()[..6], [&b"OxBs"[..], &PROTOCOL_VERSION.to_le_bytes()].concat());
     }
 }
