@@ -35,6 +35,7 @@ pub fn pack(options: &Options) -> Result<bool> {
         sm: options.sm.clone(),
         out: Some(kernels.clone()),
         only: String::new(),
+        assemble: Vec::new(),
         fetch: true,
         source: None,
         bulk: false,

@@ -91,6 +91,7 @@ fn kernels(given: Option<&Path>) -> Result<(PathBuf, bool)> {
         sm: ptx::GENERATIONS.to_vec(),
         out: Some(out.clone()),
         only: String::new(),
+        assemble: Vec::new(),
         fetch: true,
         source: None,
         bulk: false,

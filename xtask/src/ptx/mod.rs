@@ -17,10 +17,11 @@ mod text;
 mod usage;
 
 use crate::tools::{root, target_dir};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use compile::Source;
 use compiler::Compiler;
 use manifest::{Entry, File, Manifest, Origin, Target};
+use oxccl_shared::abi::DataType;
 use ptxas::{Assembled, Ptxas};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -48,6 +49,9 @@ pub struct Options {
     /// Fetch NVIDIA's assembler from PyPI where none is installed.
     #[arg(long)]
     pub fetch: bool,
+    /// Assemble, and check the registers of, only the kernels of these types and those of none; drivers compile the others.
+    #[arg(long, value_delimiter = ',', value_name = "TYPES")]
+    pub assemble: Vec<String>,
     /// Build this crate, which lies outside the workspace, instead of the library's kernels: into a bundle of its own with --out.
     #[arg(long = "crate", value_name = "DIR")]
     pub source: Option<String>,
@@ -67,6 +71,11 @@ struct Built {
 /// Builds what `options` ask for. Returns whether no check complained; files are written in either case, so that a kernel
 /// can be tried before it is tuned.
 pub fn build(options: &Options) -> Result<bool> {
+    if let Some(unknown) = options.assemble.iter().find(|word| !is_type(word)) {
+        bail!(
+            "--assemble {unknown}: the name of a type was expected, as kernels have it: u8, f32, bf16, ..."
+        );
+    }
     let compiler = Compiler::find()?;
     let ptxas = match Ptxas::find(options.fetch) {
         Ok(ptxas) => Some(ptxas),
@@ -98,7 +107,7 @@ pub fn build(options: &Options) -> Result<bool> {
         let compiled = start.elapsed().as_secs_f64();
         let modules = split::split(&text).with_context(|| format!("the PTX for sm_{sm}"))?;
         let before = built.len();
-        for (module, result) in assemble_all(modules, *sm, ptxas.as_ref()) {
+        for (module, result) in assemble_all(modules, *sm, ptxas.as_ref(), &options.assemble) {
             let (module, found) = finish(module, *sm, result?)?;
             complaints.extend(found.into_iter().map(|complaint| format!("sm_{sm}: {complaint}")));
             built.push(module);
@@ -136,11 +145,23 @@ fn usages(built: &[Built]) -> Vec<&Usage> {
     entries.filter_map(|entry| if let Entry::Assembled(usage) = entry { Some(usage) } else { None }).collect()
 }
 
-/// Assembles on every core, in the order of the modules.
+/// Whether a module is to be assembled: it is of one of these types, or of none, or they are all wanted.
+fn is_assembled(module: &str, types: &[String]) -> bool {
+    let word = module.rsplit('_').next().unwrap_or_default();
+    types.is_empty() || !is_type(word) || types.iter().any(|wanted| wanted == word)
+}
+
+/// Whether kernels of a type have this word in their names: Rust's for it.
+fn is_type(word: &str) -> bool {
+    DataType::ALL.iter().any(|dtype| format!("{dtype:?}").to_lowercase() == word)
+}
+
+/// Assembles those of these types on every core, and gives all, in the order of the modules.
 fn assemble_all(
     modules: Vec<split::Module>,
     sm: u32,
     ptxas: Option<&Ptxas>,
+    types: &[String],
 ) -> Vec<(split::Module, Result<Option<Assembled>>)> {
     let Some(ptxas) = ptxas else {
         return modules.into_iter().map(|module| (module, Ok(None))).collect();
@@ -152,7 +173,10 @@ fn assemble_all(
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some((i, module)) = next() {
-                    let result = ptxas.assemble(&module.text, sm).map(Some);
+                    let result = match is_assembled(&module.name, types) {
+                        true => ptxas.assemble(&module.text, sm).map(Some),
+                        false => Ok(None),
+                    };
                     done.lock().expect("no worker panics with the results").push((i, module, result));
                 }
             });
@@ -245,4 +269,25 @@ fn report(out: &Path, complaints: &[String]) -> Result<bool> {
         complaints.len()
     );
     Ok(complaints.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_of_other_types_are_left_to_drivers() {
+        let types = ["bf16".to_string(), "f8e4m3".into()];
+        for (module, is) in [
+            ("all_reduce_simple_bf16", true),
+            ("reduce_ring_ll_f8e4m3", true),
+            ("reduce_ring_ll_f8e5m2", false),
+            ("all_reduce_simple_i64", false),
+            ("send_recv_ll", true),
+            ("all_gather_symmetric", true),
+        ] {
+            assert_eq!(is_assembled(module, &types), is, "{module}");
+            assert!(is_assembled(module, &[]), "{module}");
+        }
+    }
 }

@@ -87,7 +87,9 @@ const STAGES: &[Stage] = &[
         "InfiniBand over software RoCE, in an emulated guest (40 s, 45 s more to fetch it once)",
     ),
     Stage::new("fuzz", fuzz::short, "every fuzz target for 10 s").beside_others(),
+    Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
     Stage::new("ptx", ptx::all, "the GPU kernels: built, assembled, checked; golden tests").beside_others(),
+    Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
     Stage::new("amdgcn", amdgcn::all, "kernels for AMD GPUs: built and checked, not run; golden tests")
         .beside_others(),
     Stage::new(
@@ -106,8 +108,6 @@ const STAGES: &[Stage] = &[
     .beside_others(),
     Stage::new("surface", surface::check, "what programs can name is what host/public-names.txt says")
         .beside_others(),
-    Stage::new("readme", readme::first_command, "the first command of README.md").beside_others(),
-    Stage::new("miri", miri::all, "unsafe code and blocks of many threads under miri").beside_others(),
     Stage::new("loom", loom::all, "every interleaving of the FIFOs, within loom's bounds").beside_others(),
     Stage::new("doctests", suite::doctests, "the examples in the documentation").beside_others(),
 ];

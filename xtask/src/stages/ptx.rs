@@ -1,6 +1,6 @@
 //! Layer: xtask / stages.
 //! Takes: the kernels' sources and the probes of `tests/ptx/`.
-//! Gives: the kernels built for one generation, cut, assembled and checked; the tests that read PTX.
+//! Gives: the kernels built for one generation and cut, those of some types assembled and checked; the tests that read PTX.
 //! Never: needs a GPU; fails because no compiler can be had, which is a skipped stage. Touches the bundle that a person
 //! has built.
 
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// The generation that is measured; the others differ in instructions that the golden tests look at.
 const SM: u32 = 90;
+/// One of each width, and of those that are converted to be summed. The assembler takes two seconds of a processor for a module; a build for use
+/// (`cargo xtask build-ptx`) assembles and checks all types.
+const TYPES: [&str; 5] = ["u8", "f8e4m3", "bf16", "f32", "f64"];
 
 pub fn all() -> Result<Outcome> {
     if let Err(reason) = ptx::compiler::Compiler::find() {
@@ -31,6 +34,7 @@ pub fn all() -> Result<Outcome> {
         sm: vec![SM],
         out: Some(out.clone()),
         only: String::new(),
+        assemble: TYPES.map(String::from).into(),
         fetch: has_assembler,
         source: None,
         bulk: false,

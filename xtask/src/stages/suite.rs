@@ -20,6 +20,8 @@ pub fn tests() -> Result<Outcome> {
     if tools::has_nextest() {
         let nextest = Cmd::cargo()
             .args("nextest run --workspace --locked --config-file xtask/nextest.toml --no-tests pass")
+            .arg("--test-threads")
+            .arg(side_by_side().to_string())
             .deadline(DEADLINE);
         let output = nextest.run(&root())?;
         return Ok(Outcome::of(output.success, Tally::of_nextest(&output.text)));
@@ -29,6 +31,12 @@ pub fn tests() -> Result<Outcome> {
         .deadline(DEADLINE);
     let output = cargo.run(&root())?;
     Ok(Outcome::of(output.success, Tally::of_cargo_test(&output.text)))
+}
+
+/// How many tests run at a time. Many wait, for a time to be over or another process: one more for two processors keeps them busy.
+fn side_by_side() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors + processors.div_ceil(2)
 }
 
 /// What needs no other program: unit tests, properties of schedules and plans, the golden plans of the tool. Fewer random cases
