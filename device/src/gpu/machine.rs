@@ -29,8 +29,8 @@ pub trait KernelMachine {
     /// This block's index in the grid.
     fn block_index(&self) -> u32;
 
-    /// The index of the block for which this thread says where it stands while it waits: of one thread in each warp. A machine whose threads
-    /// do not know says nothing.
+    /// The index of the block for which this thread says where it stands while it waits: of one thread in each warp, of those that wait. A machine
+    /// whose threads do not know says nothing.
     #[inline(always)]
     fn speaks_for() -> Option<u32> {
         None

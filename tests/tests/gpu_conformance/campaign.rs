@@ -78,3 +78,20 @@ fn needs_gpu_random_faults_are_named() {
     let wrong = results.iter().filter(|(_, time)| time.is_none()).count();
     assert_eq!(wrong, 0, "of {faults} were not named as they are");
 }
+
+/// Kernels wait in other places, and by other threads, in each of them. In one-shot and two-shot kernels by LL128 those that wait never said so:
+/// nobody was named before the timeout.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_a_missing_call_is_named_by_every_algorithm_and_protocol() {
+    if ranks_max() < 2 {
+        return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
+    }
+    for algorithm in ["ring", "oneshot", "twoshot"] {
+        for protocol in ["LL", "LL128", "Simple"] {
+            let fault = Fault::missing_call(algorithm, protocol);
+            let after = fault.run().unwrap_or_else(|error| panic!("{fault}: {error}"));
+            println!("{fault}: named, {:.2} s", after.as_secs_f64());
+        }
+    }
+}

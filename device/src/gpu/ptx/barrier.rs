@@ -30,6 +30,17 @@ pub fn block_index() -> u32 {
     value
 }
 
+/// Whether this thread is the first of those of its warp that run here together.
+#[inline(always)]
+pub fn is_first_here() -> bool {
+    let (lane, active): (u32, u32);
+    // SAFETY: reads registers.
+    unsafe {
+        asm!("mov.u32 {0}, %laneid; activemask.b32 {1};", out(reg32) lane, out(reg32) active, options(nomem, nostack));
+    }
+    lane == active.trailing_zeros()
+}
+
 /// Nanoseconds on a clock that all blocks of the GPU share.
 #[inline(always)]
 pub fn now_ns() -> u64 {

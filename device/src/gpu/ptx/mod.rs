@@ -42,7 +42,7 @@ impl KernelMachine for Ptx {
 
     #[inline(always)]
     fn speaks_for() -> Option<u32> {
-        barrier::thread_index().is_multiple_of(Self::WARP_THREADS).then(barrier::block_index)
+        barrier::is_first_here().then(barrier::block_index)
     }
 
     #[inline(always)]

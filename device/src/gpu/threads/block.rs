@@ -250,7 +250,7 @@ fn each_word(combine: impl Fn(u64, u64) -> u64) -> impl Fn(&mut [u64], &[u64]) {
 }
 
 /// Abort check. Returns the start of the wait, `since` being 0 for one that has just started; 0 if it must end. One thread of each warp says
-/// where its block stands.
+/// where its block stands: which one is asked here, since of a line of LL128 only the thread with the flag waits.
 #[cold]
 #[inline(never)]
 fn abort_check<M: KernelMachine, E: End>(

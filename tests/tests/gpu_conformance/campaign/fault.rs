@@ -24,6 +24,8 @@ pub struct Fault {
     nranks: u32,
     rank: u32,
     calls: Vec<String>,
+    /// What carries the calls out, if not what the library chooses.
+    forced: Option<(&'static str, &'static str)>,
 }
 
 fn call(random: &mut Random) -> String {
@@ -47,7 +49,14 @@ impl Fault {
         calls.push(format!("all-reduce={}", if what.is_within() { LONG } else { last }));
         let rank = random.below(u64::from(nranks)) as u32;
         let is_net = what.is_within() || random.below(4) == 0;
-        Fault { what, is_net, nranks, rank, calls }
+        Fault { what, is_net, nranks, rank, calls, forced: None }
+    }
+
+    /// The last of two ranks leaves out the second of two all-reduces, which an algorithm and a protocol carry out.
+    pub fn missing_call(algorithm: &'static str, protocol: &'static str) -> Fault {
+        let calls = vec!["all-reduce=400000".to_owned(); 2];
+        let forced = Some((algorithm, protocol));
+        Fault { what: What::MissingCall, is_net: false, nranks: 2, rank: 1, calls, forced }
     }
 
     fn number(&self) -> usize {
@@ -82,6 +91,10 @@ impl Fault {
         // What must fail in the end fails soon.
         let launch = launch(self.nranks).env("OXCCL_STALL_WARN", &warn).env("OXCCL_TIMEOUT", "20");
         let launch = if self.is_net { launch.env("NCCL_NET", "Socket") } else { launch };
+        let launch = match self.forced {
+            Some((algorithm, protocol)) => launch.env("NCCL_ALGO", algorithm).env("NCCL_PROTO", protocol),
+            None => launch,
+        };
         // A rank that runs for a moment comes no further than its peers' slots let it.
         if self.what == What::Slow {
             launch.env("NCCL_ALGO", "ring").env("NCCL_BUFFSIZE", "262144")
@@ -276,8 +289,9 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fault { what, is_net, nranks, rank, calls } = self;
+        let Fault { what, is_net, nranks, rank, calls, forced } = self;
         let over = if *is_net { "sockets" } else { "the host" };
-        write!(f, "{what:?} of rank {rank} of {nranks} over {over} in {}", calls.join(" "))
+        write!(f, "{what:?} of rank {rank} of {nranks} over {over} in {}", calls.join(" "))?;
+        forced.map_or(Ok(()), |(algorithm, protocol)| write!(f, " by {algorithm}/{protocol}"))
     }
 }
