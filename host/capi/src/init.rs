@@ -27,15 +27,13 @@ pub fn init_rank(
         out.check("comm")?;
         out.write(Handle::NULL, "comm")?;
         let (rank, nranks) = check_rank(rank, nranks)?;
+        // With other arguments the caller may try again.
+        let settings = Settings::read(&config, &Settings::default())?;
         let id = encryption::join(unique_id::parse(&id)?);
-        let ready = || -> Outcome<_> {
-            let settings = Settings::read(&config, &Settings::default())?;
-            let engine = settings.engine()?;
-            Ok((Seat { rank, nranks, device: Device::current()? }, settings, engine))
-        };
+        let ready = || -> Outcome<_> { Ok((settings.engine()?, Device::current()?)) };
         let would = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks);
-        let (seat, settings, engine) = ready().inspect_err(|_| would.decline())?;
-        join(&out, 0, seat, id, settings, engine)
+        let (engine, device) = ready().inspect_err(|_| would.decline())?;
+        join(&out, 0, Seat { rank, nranks, device }, id, settings, engine)
     })
 }
 

@@ -197,7 +197,7 @@ impl<M: Init> Builder<M> {
             // It goes on meanwhile.
             return self.start()?.wait();
         }
-        let config = self.settings().inspect_err(|_| self.decline())?;
+        let config = self.settings()?;
         let handle = CommHandle::joining(Rank(self.rank), self.nranks);
         self.join(config, &handle)
     }
@@ -206,18 +206,19 @@ impl<M: Init> Builder<M> {
     /// [`Pending::handle`] is there to abort it from any thread before that and after.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Impossible`], [`Error::Tune`], as by [`Self::decline`]. [`Error::Bootstrap`]: there is no thread for it.
+    /// [`Error::Config`], [`Error::Impossible`], [`Error::Tune`]: nothing has been sent, so that other settings can be tried, unless the
+    /// environment cannot be read ([`Self::decline`]). [`Error::Bootstrap`]: there is no thread for it.
     /// All others come from the [`Pending`]; of an abort [`Error::Operation`] with [`Fault::Aborted`](crate::Fault::Aborted).
     pub fn start(self) -> Result<Pending<Comm<M>>, Error> {
-        let config = self.settings().inspect_err(|_| self.decline())?;
+        let config = self.settings()?;
         Pending::start(CommHandle::joining(Rank(self.rank), self.nranks), move |handle| {
             self.join(config, handle)
         })
     }
 
-    /// Does not join, and tells the others, whose joins fail and name this rank. [`Self::build`] and [`Self::start`] do so where the
-    /// settings are wrong; a program that cannot go on to them may. Returns within moments, or three seconds where the process that
-    /// has the id's root does not answer.
+    /// Does not join, and tells the others, whose joins fail and name this rank: for a program that cannot go on to [`Self::build`]. That
+    /// does so itself where the environment's settings are wrong. The id is used up then. Returns within moments, or three seconds where
+    /// the process that has the id's root does not answer.
     pub fn decline(&self) {
         if let Some(id) = self.id.filter(|_| self.nranks > 1) {
             Bootstrap::decline(&id, (Rank(self.rank), self.nranks));
@@ -251,7 +252,8 @@ impl<M: Init> Builder<M> {
     fn settings(&self) -> Result<Config, Error> {
         let mut config = match &self.config {
             Some(config) => config.clone(),
-            None => Config::from_env()?,
+            // Whatever the program tries next fails by that too.
+            None => Config::from_env().inspect_err(|_| self.decline())?,
         };
         let Overrides {
             algorithm,
