@@ -329,8 +329,7 @@ impl Acceptor {
             self.other_version = Some(Foreign { rank, addr: remote, version: theirs });
         }
         if why == HandshakeError::Auth(AuthFailure::WrongSecret) {
-            let one = Strangers { count: 1, last: remote };
-            self.strangers = Some(self.strangers.map_or(one, |before| before.with(one)));
+            Strangers { count: 1, last: remote }.add_to(&mut self.strangers);
         }
         self.refuse(remote, &why);
     }

@@ -137,9 +137,10 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// Both.
-    pub(crate) fn with(self, later: Strangers) -> Strangers {
-        Strangers { count: self.count.saturating_add(later.count), last: later.last }
+    /// Adds these to those before them, if any.
+    pub(crate) fn add_to(self, before: &mut Option<Strangers>) {
+        let count = before.map_or(0, |before| before.count).saturating_add(self.count);
+        *before = Some(Strangers { count, last: self.last });
     }
 }
 

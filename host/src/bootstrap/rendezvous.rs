@@ -262,7 +262,7 @@ impl Rendezvous {
 
     /// Connections were refused because they hold another secret.
     pub fn refused(&mut self, strangers: Strangers) {
-        self.strangers = Some(self.strangers.map_or(strangers, |before| before.with(strangers)));
+        strangers.add_to(&mut self.strangers);
     }
 
     /// Handles timeouts.

@@ -95,8 +95,7 @@ fn help(mut acceptor: Acceptor, found: &Weak<Found>) {
             *found.other_version.lock().unwrap_or_else(PoisonError::into_inner) = foreign;
         }
         if let Some(later) = acceptor.take_strangers() {
-            let mut strangers = found.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-            *strangers = Some(strangers.map_or(later, |before| before.with(later)));
+            later.add_to(&mut found.strangers.lock().unwrap_or_else(PoisonError::into_inner));
         }
         if foreign.is_some() || !accepted.is_empty() {
             found.accepted.lock().unwrap_or_else(PoisonError::into_inner).append(&mut accepted);

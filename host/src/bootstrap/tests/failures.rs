@@ -77,12 +77,16 @@ fn a_rank_out_of_range_is_named_to_all() {
     }
 }
 
+fn with_another_secret(id: &UniqueId) -> UniqueId {
+    let mut bytes = id.to_bytes();
+    bytes[40] ^= 1;
+    UniqueId::from_bytes(&bytes).expect("still an id")
+}
+
 #[test]
 fn another_secret_is_refused_and_disturbs_nobody() {
     let id = UniqueId::create_by(&config()).expect("a root on the loopback");
-    let mut bytes = id.to_bytes();
-    bytes[40] ^= 1;
-    let other = UniqueId::from_bytes(&bytes).expect("still an id");
+    let other = with_another_secret(&id);
     let refused = BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::WrongSecret };
     assert_eq!(join(&other, 1, 2).map(drop), Err(refused));
     in_parallel(2, |rank| join(&id, rank, 2).expect("both come").close());
@@ -92,9 +96,7 @@ fn another_secret_is_refused_and_disturbs_nobody() {
 #[test]
 fn who_was_refused_is_named_with_those_that_are_missing() {
     let id = UniqueId::create_by(&hasty()).expect("a root on the loopback");
-    let mut bytes = id.to_bytes();
-    bytes[40] ^= 1;
-    let other = UniqueId::from_bytes(&bytes).expect("still an id");
+    let other = with_another_secret(&id);
     let waiting = std::thread::spawn(move || Bootstrap::connect(&id, Rank(0), 2, &hasty()).err());
     for _ in 0..2 {
         join(&other, 1, 2).err().expect("another secret");
