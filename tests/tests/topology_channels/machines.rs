@@ -32,7 +32,8 @@ proptest! {
         let start = cpu_time();
         let graphs = Graphs::search(&system, &paths, &config);
         let took = cpu_time() - start;
-        prop_assert!(took < Duration::from_secs(1), "{took:?} for {recipe:?}");
+        // Not a speed, as in `times`: a search within its budget is far below.
+        prop_assert!(took < Duration::from_secs(20), "{took:?} for {recipe:?}");
         prop_assert!(!graphs.ring.lanes.is_empty());
         prop_assert_eq!(graphs.tree.lanes.len(), graphs.ring.lanes.len());
         for graph in graphs.all() {
