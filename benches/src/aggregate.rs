@@ -60,13 +60,13 @@ pub fn aggregate(args: &AggregateArgs) -> ExitCode {
 fn serve(args: &AggregateArgs) -> Result<(), AggregateError> {
     let secret = Config::aggregator_secret().map_err(AggregateError::Secret)?;
     let config = Config::from_env()?;
-    let encrypt = config.net.socket.encrypt;
+    let (encrypt, peer_dead_after) = (config.net.socket.encrypt, config.net.socket.peer_dead_after);
     let memory_max_bytes = args.memory << MIB_BITS;
     let plugins = PluginConfig::parse("none");
     let named = |name: &String| NetConfig { name: Some(name.clone()), plugins, ..config.net };
     let net = args.net.as_ref().map(|name| net::find(&named(name))).transpose()?;
     let usual = ServerConfig::new(args.listen, secret);
-    let server = Server::bind(ServerConfig { memory_max_bytes, encrypt, net, ..usual })?;
+    let server = Server::bind(ServerConfig { memory_max_bytes, peer_dead_after, encrypt, net, ..usual })?;
     say(&format!("listening at {}\n", server.local_addr()))?;
     // The server runs until its process ends: connections close with that, and every head sees it at once.
     Ok(server.serve(&Cancel::default())?)

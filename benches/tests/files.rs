@@ -131,3 +131,34 @@ fn a_pipe_takes_what_was_measured() {
         std::fs::remove_file(pipe).unwrap();
     }
 }
+
+/// Graph files name a GPU by its number: two GPUs with one made a file that nobody could read. And limits did not name the file.
+#[test]
+fn a_topology_file_that_cannot_be_used_so_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = |at: usize, dev: usize| {
+        format!(
+            "<pci busid=\"{at:04x}:01:00.0\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"16\">\
+             <gpu dev=\"{dev}\" sm=\"90\" rank=\"{at}\" gdr=\"1\"/></pci>"
+        )
+    };
+    let write = |name: &str, gpus: String| {
+        let cpu = "<cpu numaid=\"0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">";
+        let text = format!("<system version=\"1\">{cpu}{gpus}</cpu></system>");
+        std::fs::write(folder.path().join(name), text).unwrap();
+    };
+    write("one.xml", (0..3).map(|at| gpu(at, at.min(1))).collect());
+    write("many.xml", (0..200).map(|at| gpu(at, at)).collect());
+    let topo = |arguments: &str| {
+        let mut command = Command::new(OXCCL);
+        let output = command.args(["topo", "--file"]).args(arguments.split(' ')).current_dir(folder.path());
+        let output = output.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(topo("one.xml").0, Some(0), "only a graph file needs the numbers");
+    let (code, said) = topo("one.xml --graph-xml=graph.xml");
+    assert!(code == Some(1) && said.contains("ranks 1 and 2 have one number (dev)"), "{said}");
+    assert!(!folder.path().join("graph.xml").exists());
+    let (code, said) = topo("many.xml");
+    assert!(code == Some(1) && said.contains("many.xml: ") && said.contains("144"), "{said}");
+}

@@ -1,6 +1,7 @@
 //! Aggregators and their ranks as processes: servers that are killed, stopped and started again, and ranks that are killed. Every rank ends
 //! in time with an error that says why, nothing is left, and other jobs of the server go on.
 
+use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Failure, Job, Launch, Process, SOON};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -22,8 +23,13 @@ pub(crate) struct Aggregator {
 impl Aggregator {
     /// With so many MiB, at a port; 0 is any.
     pub(crate) fn start(port: &str, mib: u32) -> Aggregator {
-        let launch = Launch::without_id(RANK, 1).env("OXCCL_COMM_SECRET", SECRET);
-        let mut process = launch.spawn(0, &format!("serve={port}:{mib}"));
+        Aggregator::start_by(&Launch::without_id(RANK, 1), &format!("127.0.0.1:{port}:{mib}"))
+    }
+
+    /// By this launch, at an address and a port, with so many MiB.
+    fn start_by(launch: &Launch, at: &str) -> Aggregator {
+        let launch = launch.clone().env("OXCCL_COMM_SECRET", SECRET);
+        let mut process = launch.spawn(0, &format!("serve={at}"));
         let addr = process.line("serving ", SOON).text["serving ".len()..].to_owned();
         Aggregator { process, addr }
     }
@@ -36,8 +42,12 @@ impl Aggregator {
     fn launch(&self, nranks: u32, per_host: u32) -> Launch {
         // The arguments are the program and the rank.
         let host_of_rank = format!("export NCCL_HOSTID=host$(($2 / {per_host})); exec \"$@\"");
-        Launch::new(RANK, nranks)
-            .under(["sh", "-c", &host_of_rank, "sh"].map(str::to_owned))
+        self.used_by(Launch::new(RANK, nranks).under(["sh", "-c", &host_of_rank, "sh"].map(str::to_owned)))
+    }
+
+    /// The same ranks, which reduce through it.
+    fn used_by(&self, launch: Launch) -> Launch {
+        launch
             .env("OXCCL_COMM_SECRET", SECRET)
             .env("OXCCL_AGGREGATOR", &self.addr)
             .env("NCCL_COLLNET_ENABLE", "1")
@@ -133,6 +143,37 @@ fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
         server.process.signal(Signal::CONT);
         server.serves(2);
     }
+}
+
+/// Nothing reaches the server's host any more, nor leaves it, while every head has bytes on their way to it: the kernel goes on sending them for
+/// a quarter of an hour, and heads waited for the timeout of the operation.
+#[test]
+fn a_server_whose_host_is_cut_off_is_named() {
+    const SERVER_HOST: u32 = 2;
+    let outage = ("OXCCL_OUTAGE", "5");
+    let hosts = match Hosts::new("agg", 3) {
+        Ok(hosts) => hosts,
+        Err(why) => return println!("skipped: no network namespaces here: {why}"),
+    };
+    let there = Launch::without_id(RANK, 1).env(outage.0, outage.1).under(hosts.on(SERVER_HOST));
+    let server = Aggregator::start_by(&there, &format!("{}:0:1024", hosts.address(SERVER_HOST)));
+    let mut launch = server.used_by(Launch::without_id(RANK, SERVER_HOST)).env(outage.0, outage.1);
+    let mut job = Job::new();
+    for rank in 0..SERVER_HOST {
+        let there = launch.clone().under(hosts.on(rank)).env("NCCL_SOCKET_IFNAME", INTERFACE);
+        let there = there.env("NCCL_HOSTID", &format!("host{rank}"));
+        job.ranks.push(there.spawn(rank, &format!("join forever=all-reduce:1000000 {LEAVE}")));
+        if rank == 0 {
+            let id = job.ranks[0].line("id ", SOON).text["id ".len()..].to_owned();
+            launch = launch.id(&id);
+        }
+    }
+    job.all_print("looping");
+    std::thread::sleep(Duration::from_millis(100));
+    let since = Instant::now();
+    hosts.cut_off(SERVER_HOST);
+    all_name(&mut job, &server, since, Duration::from_secs(12));
+    all_end_well(&mut job);
 }
 
 /// It was not if the bootstrap had less than 60 s: the heads gave up on each other first.

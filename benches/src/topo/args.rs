@@ -119,6 +119,12 @@ impl TopoArgs {
         }
     }
 
+    /// What describes the machine that is called so: its file, or itself.
+    pub fn described_by(&self, name: &str) -> String {
+        let file = self.file.as_deref().filter(|path| *path != Path::new("-"));
+        file.map_or_else(|| name.to_owned(), |path| path.display().to_string())
+    }
+
     /// What the machine allows, and what the user wants.
     pub fn policy(&self, machine: PathPolicy) -> PathPolicy {
         PathPolicy { p2p_level: self.p2p_level, gdr_level: self.gdr_level, ..machine }

@@ -29,6 +29,7 @@ use oxccl::topology::xml::{
     XmlError, read_graphs, read_text, read_text_from, read_topology, write_graphs, write_topology,
 };
 use oxccl::topology::{Inventory, JoinError, PathPolicy, Paths, System, SystemError};
+use oxccl_shared::abi::Rank;
 use runs::Runs;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ enum TopoError {
     Xml { path: PathBuf, source: XmlError },
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    #[error(transparent)]
-    System(#[from] SystemError),
+    #[error("{of}: {source}")]
+    System { of: String, source: SystemError },
     #[error(transparent)]
     Join(#[from] JoinError),
     #[error(transparent)]
@@ -59,6 +60,10 @@ enum TopoError {
     NoGpusIn { option: &'static str, path: PathBuf },
     #[error(transparent)]
     Outputs(OutError),
+    #[error(
+        "--graph-xml: the GPUs of ranks {first} and {second} have one number (dev), by which such a file would name both"
+    )]
+    SameDev { first: Rank, second: Rank },
     #[error("{option}: {} has no channels; {}", path.display(), WhyNoGpus::Skeleton(*gpus))]
     Skeleton { option: &'static str, path: PathBuf, gpus: usize },
 }
@@ -141,6 +146,9 @@ fn with_gpus(
     inventory.first_ranks(u32::MAX);
     let machine = machine(args, name, &inventory, policy)?;
     if let Some(path) = &args.graph_xml {
+        if let Some([first, second]) = machine.system.one_dev_of_two() {
+            return Err(TopoError::SameDev { first, second });
+        }
         out.put(path, write_graphs(machine.graphs.all(), &machine.system));
     }
     if let Some(path) = &args.log {
@@ -285,7 +293,8 @@ fn machine(
     inventory: &Inventory,
     policy: &PathPolicy,
 ) -> Result<Machine, TopoError> {
-    let mut system = System::new(inventory, args.tables())?;
+    let system = System::new(inventory, args.tables());
+    let mut system = system.map_err(|source| TopoError::System { of: args.described_by(name), source })?;
     if args.hosts < 2 {
         system = system.without_network();
     }

@@ -1,8 +1,8 @@
 //! What the kernel has counted of the data streams on which this rank sends, by peer, asked from any thread. No stream is kept open by it.
 
+use super::tcp_info::tcp_info;
 use oxccl_shared::abi::Rank;
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -72,16 +72,7 @@ const INFO_BYTES: usize = 184;
 
 /// Asks the kernel; nothing where it says less.
 fn ask(stream: &TcpStream) -> Option<LinkCounts> {
-    let mut info = [0u8; INFO_BYTES];
-    let mut len = info.len() as libc::socklen_t;
-    // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, which the array has.
-    let result = unsafe {
-        let to = info.as_mut_ptr().cast();
-        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut len)
-    };
-    if result != 0 || (len as usize) < INFO_BYTES {
-        return None;
-    }
+    let info: [u8; INFO_BYTES] = tcp_info(stream)?;
     let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
     let short =
         u32::from_ne_bytes(info[TOTAL_RETRANS_AT..TOTAL_RETRANS_AT + 4].try_into().expect("four bytes"));

@@ -42,6 +42,7 @@ pub mod ring;
 mod cancel;
 pub(crate) mod silence;
 pub(crate) mod sock;
+pub(crate) mod tcp_info;
 pub(crate) mod attempts;
 pub(crate) mod channel;
 pub(crate) mod acceptor;

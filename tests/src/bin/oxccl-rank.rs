@@ -14,7 +14,7 @@ use oxccl_tests::random::Random;
 use oxccl_tests::tidy::Footprint;
 use std::error::Error as StdError;
 use std::io::BufRead;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -412,10 +412,12 @@ fn counters() -> StepResult {
 }
 
 fn serve(arg: &str) -> StepResult {
-    let (port, mib) = arg.split_once(':').ok_or("PORT:MIB was expected")?;
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse()?));
+    let (addr, mib) = arg.rsplit_once(':').ok_or("ADDRESS:PORT:MIB was expected")?;
+    let addr: SocketAddr = addr.parse()?;
     let config = ServerConfig::new(addr, oxccl::Config::aggregator_secret()?);
-    let server = Server::bind(ServerConfig { memory_max_bytes: mib.parse::<u64>()? << 20, ..config })?;
+    let peer_dead_after = oxccl::Config::from_env()?.net.socket.peer_dead_after;
+    let memory_max_bytes = mib.parse::<u64>()? << 20;
+    let server = Server::bind(ServerConfig { memory_max_bytes, peer_dead_after, ..config })?;
     println!("serving {}", server.local_addr());
     Ok(server.serve(&Cancel::default())?)
 }

@@ -31,6 +31,8 @@ pub struct Arriving {
     handle_bytes: usize,
     /// Over a network, its part of the two connections.
     meeting: Option<Meeting>,
+    /// When a silent server counts as gone.
+    dead_after: Duration,
 }
 
 enum State {
@@ -76,6 +78,7 @@ impl Arriving {
             handle: [0; HANDLE_BYTES],
             handle_bytes: 0,
             meeting,
+            dead_after,
         })
     }
 
@@ -113,7 +116,7 @@ impl Arriving {
             return Ok(Step::Waits(State::Dialling(dial)));
         }
         let stream = dial.into_data_stream().map_err(|error| unreachable(&error))?;
-        Ok(Step::Goes(State::Joining(Wire::new(stream, self.carrier))))
+        Ok(Step::Goes(State::Joining(Wire::new(stream, self.carrier, self.dead_after))))
     }
 
     /// Sends what is due, and reads the server's answer.

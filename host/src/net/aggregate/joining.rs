@@ -7,7 +7,7 @@ use crate::bootstrap::channel::DataStream;
 use crate::net::{HANDLE_BYTES, Net, NetHandle};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The longest first message: of a head whose data go over a network, with its handle.
 const FIRST_MAX: usize = JOIN_BYTES + HANDLE_BYTES;
@@ -28,9 +28,15 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Of a head that carries its data so, and has until then.
-    pub fn new(stream: DataStream, remote: SocketAddr, carrier: Carrier, deadline: Instant) -> Joining {
-        let wire = Wire::new(stream, carrier);
+    /// Of a head that carries its data so, has until then, and counts as gone after a silence of so long.
+    pub fn new(
+        stream: DataStream,
+        remote: SocketAddr,
+        carrier: Carrier,
+        deadline: Instant,
+        dead_after: Duration,
+    ) -> Joining {
+        let wire = Wire::new(stream, carrier, dead_after);
         Joining { wire, remote, carrier, first: [0; FIRST_MAX], got: 0, deadline, meeting: None }
     }
 

@@ -231,11 +231,12 @@ impl Link {
         Ok(true)
     }
 
-    /// Receives what has come.
+    /// Receives what has come; an error too if the server's host has vanished.
     ///
     /// # Safety
     /// 1. As [`Self::send`].
     pub unsafe fn receive(&mut self, posted: u64, op: &impl Fn(u64) -> Buffers) -> Result<(), Ended> {
+        self.wire.check_host()?;
         loop {
             let due = self.coming.operation(self.place, posted, op);
             let frame_bytes = match self.frame_bytes {

@@ -221,6 +221,7 @@ impl Seat {
     /// Receives after such events.
     pub fn serve(&mut self, flags: PollFlags, table: &mut Table, is_over: bool) -> Result<(), Ended> {
         self.member.wire.progress()?;
+        self.member.wire.check_host()?;
         if flags.contains(PollFlags::OUT) {
             self.is_blocked = false;
         }

@@ -155,12 +155,14 @@ impl Server {
 
     fn take(&mut self, Accepted { channel, remote, hello }: Accepted, now: Instant) {
         let stream = channel.into_stream();
-        if let Err(error) = sock::keep_alive(&stream.socket, self.config.peer_dead_after) {
+        let dead_after = self.config.peer_dead_after;
+        if let Err(error) = sock::keep_alive(&stream.socket, dead_after) {
             return self.acceptor.refuse(remote, &error);
         }
         let carrier = Carrier::of(hello.purpose);
         let deadline = now + self.config.handshake_timeout;
-        let mut joining = Joining::new(stream, remote, carrier.unwrap_or(Carrier::Clear), deadline);
+        let mut joining =
+            Joining::new(stream, remote, carrier.unwrap_or(Carrier::Clear), deadline, dead_after);
         match carrier {
             None => self.send_away(&mut joining.wire, remote, "it came for something else"),
             Some(carrier) if !self.is_sealed_enough(carrier) => {

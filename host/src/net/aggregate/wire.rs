@@ -3,6 +3,7 @@
 use super::messages::Messages;
 use crate::bootstrap::channel::DataStream;
 use crate::bootstrap::handshake::Purpose;
+use crate::bootstrap::tcp_info::HostWatch;
 use crate::net::io::{ALTERED, Piece, StreamIo, piece};
 use crate::net::seal::{SealedReader, SealedWriter};
 use core::ptr::null;
@@ -50,6 +51,7 @@ pub struct Wire {
     /// Closed by an end that leaves, whatever carries the bytes.
     socket: Arc<TcpStream>,
     bytes: Bytes,
+    watch: HostWatch,
 }
 
 /// Both directions, encrypted.
@@ -68,8 +70,8 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// Over a stream on which nothing has travelled since its handshake.
-    pub fn new(DataStream { socket, keys }: DataStream, carrier: Carrier) -> Wire {
+    /// Over a stream on which nothing has travelled since its handshake, to a host that counts as gone after a silence of so long.
+    pub fn new(DataStream { socket, keys }: DataStream, carrier: Carrier, dead_after: Duration) -> Wire {
         let socket = Arc::new(socket);
         let bytes = match carrier {
             Carrier::Clear => Bytes::Clear(socket.clone()),
@@ -78,7 +80,7 @@ impl Wire {
                 SealedReader::new(socket.clone(), keys.receives),
             ))),
         };
-        Wire { socket, bytes }
+        Wire { socket, bytes, watch: HostWatch::new(dead_after) }
     }
 
     /// From now on bytes travel so. What has come of others is forgotten.
@@ -125,6 +127,14 @@ impl Wire {
     /// Whether a write has begun that must be repeated before any other.
     pub fn is_mid_write(&self) -> bool {
         matches!(&self.bytes, Bytes::Sealed(ends) if ends.0.is_mid_write())
+    }
+
+    /// Whether the other host is there. Call it at intervals.
+    ///
+    /// # Errors
+    /// `TimedOut`: it has answered nothing for too long.
+    pub fn check_host(&mut self) -> io::Result<()> {
+        self.watch.look(&self.socket)
     }
 
     /// Moves what goes without a read or a write.

@@ -33,7 +33,9 @@ pub fn find(config: &NetConfig) -> Result<Arc<dyn CollNet>, NetError> {
             Err(error) => return Err(error),
         }
     }
-    let reason = if lacking.is_empty() { no_plugin(&config.plugins) } else { lacking.join("; ") };
+    let of_plugins = if lacking.is_empty() { no_plugin(&config.plugins) } else { lacking.join("; ") };
+    // One rank of several may lack the setting.
+    let reason = format!("{of_plugins}; and OXCCL_AGGREGATOR names no server on this rank");
     Err(NetError::Absent { net: "that reduces".to_owned(), reason })
 }
 
@@ -88,6 +90,7 @@ mod tests {
         };
         let error = find("not-there,STATIC_PLUGIN");
         assert!(error.contains("not-there") && error.contains("ncclCollNetPlugin_v8"), "{error}");
+        assert!(error.contains("OXCCL_AGGREGATOR names no server on this rank"), "{error}");
         assert!(find("none").contains("names no plugin"), "{}", find("none"));
     }
 }

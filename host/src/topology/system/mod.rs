@@ -14,6 +14,7 @@ pub(super) use bandwidth::{LOCAL_BW, through_intel};
 
 use super::BusId;
 use oxccl_shared::abi::Rank;
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// An index into [`System::nodes`].
@@ -302,6 +303,16 @@ impl System {
         let is_it =
             |id: &&NodeId| u64::from(self.node(**id).host) << 56 | u64::from(self.gpu(**id).dev) == dev;
         self.gpus.iter().find(is_it).map(|id| self.gpu(*id).rank)
+    }
+
+    /// The first two ranks whose GPUs have one number, so that a graph file cannot tell them apart. Processes that see one GPU each can
+    /// number so.
+    pub fn one_dev_of_two(&self) -> Option<[Rank; 2]> {
+        let mut first = HashMap::new();
+        self.gpus.iter().find_map(|id| {
+            let rank = self.gpu(*id).rank;
+            Some([first.insert(self.dev_of_rank(rank), rank)?, rank])
+        })
     }
 
     /// The same system without network devices: no rank is on another host.
