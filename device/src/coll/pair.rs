@@ -60,7 +60,7 @@ pub unsafe fn run<B: Block>(
     if hop.to != Others::None {
         // SAFETY: obligations 1 and 2.
         unsafe { brief::send(block, send, message, work.src.wrapping_add(at(part, peer)))? };
-        if hop.from == Others::None || brief::is_in_line(len) {
+        if hop.from == Others::None || brief::asks_both_ways(len) {
             send.ask_for_next_line(len);
         }
     }

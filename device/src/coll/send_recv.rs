@@ -174,7 +174,7 @@ pub unsafe fn exchange_brief<B: Block>(
     }
     // SAFETY: obligations 1 and 2; there are credits for all of it, so that we do not wait while the peer waits for us.
     unsafe { brief::send(block, to, work.sent, work.src)? };
-    if brief::is_in_line(sent) {
+    if brief::asks_both_ways(sent) {
         to.ask_for_next_line(sent);
     }
     // SAFETY: obligations 1 and 2.

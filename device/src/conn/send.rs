@@ -255,7 +255,10 @@ impl SendConn {
     #[cfg(feature = "cpu")]
     #[inline(always)]
     pub(crate) fn ask_for_next(&self, len_bytes: usize) {
-        if len_bytes > SlotLine::PAYLOAD_BYTES && self.moved.get().knows_credit(Protocol::Simple.slots()) {
+        if len_bytes > SlotLine::PAYLOAD_BYTES
+            && crate::gpu::cpu::reduce::asking_pays()
+            && self.moved.get().knows_credit(Protocol::Simple.slots())
+        {
             crate::gpu::cpu::reduce::ask_to_write(self.short_message(len_bytes), len_bytes);
         }
     }

@@ -5,7 +5,7 @@
 //! left of it where all is known before. The peer cannot tell.
 
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::cpu::reduce::{ask_to_read, copy};
+use crate::gpu::cpu::reduce::{ask_to_read, asking_pays, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
 use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
@@ -17,11 +17,11 @@ pub const fn is_brief(len_bytes: usize) -> bool {
     len_bytes < SPREAD_MIN_BYTES
 }
 
-/// Whether a message of so many bytes is published in the line of its slot. Where both ranks send, the next line is asked for after such a
-/// message: of longer ones it takes 3 to 5 % more, in the way of what is copied (docs/measurements/2026-11-26-cpu-middle.md).
+/// Whether the next line is asked for after a message of so many bytes where both ranks send: after one that is published in the line of its
+/// slot. Of longer ones it takes 3 to 5 % more, in the way of what is copied (docs/measurements/2026-11-26-cpu-middle.md).
 #[inline(always)]
-pub(crate) const fn is_in_line(len_bytes: usize) -> bool {
-    len_bytes <= SlotLine::PAYLOAD_BYTES
+pub(crate) fn asks_both_ways(len_bytes: usize) -> bool {
+    len_bytes <= SlotLine::PAYLOAD_BYTES && asking_pays()
 }
 
 /// Shortest message that goes in two slots, a half in each. Two ranks that exchange messages fill their slots at the same time, and what

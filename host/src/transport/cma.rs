@@ -5,15 +5,17 @@
 
 use oxccl_device::remote::{RemoteError, RemoteMemory};
 use serde::{Deserialize, Serialize};
+use std::hint::black_box;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Whether ranks of a host read each other's memory (`OXCCL_CMA`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cma {
-    /// Where the kernel lets them, which depends on its settings (`kernel.yama.ptrace_scope` 0) and on the container's.
+    /// Where the kernel lets them, which depends on its settings (`kernel.yama.ptrace_scope` 0) and on the container's, and copies fast enough.
     #[default]
     Allowed,
-    /// The same, and this process permits every process of its user to attach to it, which `ptrace_scope` 1 asks for.
+    /// Wherever the kernel lets them, and this process permits every process of its user to attach to it, which `ptrace_scope` 1 asks for.
     Permit,
     /// Never.
     Off,
@@ -27,6 +29,15 @@ impl Cma {
             .find_map(|(known, cma)| (known == name).then_some(cma))
     }
 
+    /// Whether this rank reads, and offers its memory.
+    pub fn is_on(self) -> bool {
+        match self {
+            Cma::Allowed => kernel_copies_fast(),
+            Cma::Permit => true,
+            Cma::Off => false,
+        }
+    }
+
     /// Lets others of this user read this process's memory, if that is what is wanted.
     pub fn permit(self) {
         if self == Cma::Permit {
@@ -36,6 +47,40 @@ impl Cma {
         }
     }
 }
+
+/// So many times as long as memcpy may the kernel take for a message within one process. It looks up and holds each page; with the mitigations of
+/// some processors that takes eight times as long as to copy it, and two copies through slots, at both ends at once, are faster
+/// (docs/measurements/2026-11-28-cpu-zen5.md).
+const KERNEL_MAX: u32 = 6;
+
+/// Whether one copy by this kernel is faster than two by the ranks, found out once in the life of a process, in some 50 us.
+fn kernel_copies_fast() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        let Ok(pid) = std::process::id().try_into() else { return false };
+        let (from, mut to) = (vec![1u8; PROBED_BYTES], vec![0u8; PROBED_BYTES]);
+        let (memory, address) = (ProcessMemory { pid }, from.as_ptr().expose_provenance() as u64);
+        let (mut read, mut copied) = (Duration::MAX, Duration::MAX);
+        for _ in 0..PROBES {
+            let begun = Instant::now();
+            // SAFETY: (1) `to` is as long; (2) so is `from`.
+            if unsafe { memory.read(to.as_mut_ptr(), address, PROBED_BYTES) }.is_err() {
+                return false;
+            }
+            read = read.min(begun.elapsed());
+            let begun = Instant::now();
+            black_box(&mut to[..]).copy_from_slice(black_box(&from));
+            copied = copied.min(begun.elapsed());
+        }
+        tracing::debug!("{PROBED_BYTES} bytes: process_vm_readv takes {read:?}, memcpy {copied:?}");
+        read <= KERNEL_MAX * copied
+    })
+}
+
+/// A message that is long enough for its pages to count, and fits every processor's inner caches.
+const PROBED_BYTES: usize = 64 << 10;
+/// The least time of so many counts: an interrupt lengthens one.
+const PROBES: u32 = 6;
 
 /// What a rank says of its process so that others can find out whether they read the right memory: a process id may mean another process
 /// where namespaces differ.

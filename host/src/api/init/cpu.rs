@@ -12,7 +12,7 @@ use crate::launch::{CustomAlgorithm, Drives, WaitContext};
 use crate::machine::cpu::{Cpu, CpuParts, Far};
 use crate::plan::tuning::{Architecture, Backend, Impossible};
 use crate::plan::{Collnet, Facts, Hosts, Lacks};
-use crate::transport::{Cma, TransportKind, processors_each, stream_layout};
+use crate::transport::{TransportKind, processors_each, stream_layout};
 use crate::tuner::Tuner;
 use oxccl_device::conn::SendConn;
 use oxccl_shared::abi::Rank;
@@ -71,8 +71,7 @@ impl Init for Cpu {
             net_timeout: config.bootstrap.timeout,
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
-            read_from_bytes: (config.cma != Cma::Off)
-                .then(|| [false, true].map(|is| config.cma_from_bytes(is))),
+            read_from_bytes: config.cma.is_on().then(|| [false, true].map(|is| config.cma_from_bytes(is))),
             by_need: config.runtime_connect,
         };
         config.cma.permit();

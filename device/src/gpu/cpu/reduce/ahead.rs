@@ -4,6 +4,11 @@
 //! 100 ns and more. Both go on at the same time only as far as the processor asks for several lines at once. Stores retire in order, and
 //! what waits behind them asks for little: a copy of 2 KiB into a slot took 0.32 us by memcpy, and takes 0.20 where each line is asked for,
 //! to be written, eight lines before its turn (docs/measurements/2026-11-25-cpu-peers.md).
+//!
+//! That holds for Intel's Xeons. On AMD's Zen 5 memcpy takes less than half the time of any loop of loads and stores, from 1 KiB on, and what is
+//! asked for comes no sooner (docs/measurements/2026-11-28-cpu-zen5.md). So only processors on which it was seen to pay do it.
+
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Lines that are asked for before the copy comes to them: 256 bytes to 2 KiB take the same time.
 const AHEAD_BYTES: usize = 512;
@@ -20,7 +25,42 @@ const WHOLE_LINES_MIN_BYTES: usize = 6 << 10;
 /// Whether a copy of so many bytes is faster so.
 #[inline(always)]
 pub(super) fn pays(len_bytes: usize) -> bool {
-    cfg!(all(target_arch = "x86_64", not(miri))) && (MIN_BYTES..=MAX_BYTES).contains(&len_bytes)
+    (MIN_BYTES..=MAX_BYTES).contains(&len_bytes) && asking_pays()
+}
+
+/// Whether this processor has lines sooner that are asked for ahead.
+#[inline(always)]
+pub(crate) fn asking_pays() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if cfg!(not(all(target_arch = "x86_64", not(miri)))) {
+        return false;
+    }
+    match ANSWER.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let pays = is_intel();
+            ANSWER.store(if pays { YES } else { NO }, Ordering::Relaxed);
+            pays
+        }
+        answer => answer == YES,
+    }
+}
+
+/// Whether CPUID leaf 0 says `GenuineIntel`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cold]
+fn is_intel() -> bool {
+    #[allow(unused_unsafe, reason = "newer compilers have it as a safe function")]
+    // SAFETY: every x86-64 processor has the instruction.
+    let leaf = unsafe { core::arch::x86_64::__cpuid(0) };
+    [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn is_intel() -> bool {
+    false
 }
 
 /// Copies, by stores of whole lines where the processor has them: it need not fetch a line that it overwrites at once.

@@ -28,7 +28,7 @@ mod machine;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::CombineKind;
 
-pub(crate) use ahead::{ask_to_read, ask_to_write};
+pub(crate) use ahead::{ask_to_read, ask_to_write, asking_pays};
 pub use machine::Machine;
 pub use ops::{CombineFn, Flags, MapFn, ReduceTable};
 pub use stream::{assert_fenced, copy};
