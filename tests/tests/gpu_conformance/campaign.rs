@@ -87,8 +87,15 @@ fn needs_gpu_a_missing_call_is_named_by_every_algorithm_and_protocol() {
     if ranks_max() < 2 {
         return println!("skipped: this machine has one GPU, and OXCCL_DUPLICATE_GPUS=1 is not set");
     }
-    for algorithm in ["ring", "oneshot", "twoshot"] {
-        for protocol in ["LL", "LL128", "Simple"] {
+    // What an all-reduce of two GPUs of a host can be.
+    let all: &[(&str, &[&str])] = &[
+        ("ring", &["LL", "LL128", "Simple"]),
+        ("tree", &["LL", "LL128", "Simple"]),
+        ("oneshot", &["LL", "Simple"]),
+        ("twoshot", &["LL", "LL128"]),
+    ];
+    for (algorithm, protocols) in all {
+        for protocol in *protocols {
             let fault = Fault::missing_call(algorithm, protocol);
             let after = fault.run().unwrap_or_else(|error| panic!("{fault}: {error}"));
             println!("{fault}: named, {:.2} s", after.as_secs_f64());
