@@ -8,7 +8,7 @@
 //! That holds for Intel's Xeons. On AMD's Zen 5 memcpy takes less than half the time of any loop of loads and stores, from 1 KiB on, and what is
 //! asked for comes no sooner (docs/measurements/2026-11-28-cpu-zen5.md). So only processors on which it was seen to pay do it.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 /// Lines that are asked for before the copy comes to them: 256 bytes to 2 KiB take the same time.
 const AHEAD_BYTES: usize = 512;
@@ -31,21 +31,8 @@ pub(super) fn pays(len_bytes: usize) -> bool {
 /// Whether this processor has lines sooner that are asked for ahead.
 #[inline(always)]
 pub(crate) fn asking_pays() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if cfg!(not(all(target_arch = "x86_64", not(miri)))) {
-        return false;
-    }
-    match ANSWER.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let pays = is_intel();
-            ANSWER.store(if pays { YES } else { NO }, Ordering::Relaxed);
-            pays
-        }
-        answer => answer == YES,
-    }
+    static PAYS: OnceLock<bool> = OnceLock::new();
+    cfg!(all(target_arch = "x86_64", not(miri))) && *PAYS.get_or_init(is_intel)
 }
 
 /// Whether CPUID leaf 0 says `GenuineIntel`.
