@@ -4,7 +4,7 @@ use oxccl::bootstrap::BootstrapConfig;
 use oxccl::net::NetConfig;
 use oxccl::plan::Forced;
 use oxccl::transport::Allowed;
-use oxccl::{Algorithm, Communicator, Config, Error, Func, Protocol, TransportKind, UniqueId};
+use oxccl::{Algorithm, Cma, Communicator, Config, Error, Func, Protocol, TransportKind, UniqueId};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Processor;
 use std::net::Ipv4Addr;
@@ -72,6 +72,8 @@ impl Settings {
             buffer_bytes: self.buffer_bytes,
             // Of the networks, the one that every machine has.
             net: NetConfig { name: Some("Socket".to_owned()), ..NetConfig::default() },
+            // Also where it is not faster.
+            cma: Cma::Permit,
             ..Config::default()
         }
     }

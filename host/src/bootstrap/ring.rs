@@ -39,6 +39,7 @@ const PAYLOAD_MAX: usize = PartHead::BYTES_MAX + PIECE_BYTES + BlockHead::BYTES_
 
 /// A membership event of another rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::enum_variant_names, reason = "they are named so in errors too")]
 pub enum PeerEvent {
     /// Its process or host ended without goodbye.
     PeerDied {

@@ -90,7 +90,7 @@ impl Segment {
     }
 
     /// Usable bytes.
-    #[expect(clippy::len_without_is_empty, reason = "an empty segment cannot be made: mmap refuses it")]
+    #[allow(clippy::len_without_is_empty, reason = "an empty segment cannot be made: mmap refuses it")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -54,7 +54,7 @@ impl Call {
     }
 
     /// All but the count in one word, for ledgers and digests.
-    pub fn to_word(&self) -> u64 {
+    pub fn to_word(self) -> u64 {
         u64::from(self.func as u8)
             | u64::from(self.dtype as u8) << 8
             | u64::from(self.op as u8) << 16
