@@ -3,7 +3,6 @@
 //! Gives: what the kernel knows of it (`struct tcp_info`); [`HostWatch`]: whether the host at its other end has vanished.
 //! Never: sends anything, or calls a host silent that owes no answer.
 
-use rustix::io::Errno;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -51,7 +50,7 @@ impl HostWatch {
     /// Looks, unless it did a moment ago.
     ///
     /// # Errors
-    /// `TimedOut`, as the kernel has it for idle connections: the host is silent for too long.
+    /// `TimedOut`, as the kernel has it for idle connections: the host has been silent for too long.
     pub fn look(&mut self, stream: &TcpStream) -> io::Result<()> {
         self.update(Instant::now(), || is_unanswered(stream))
     }
@@ -66,7 +65,11 @@ impl HostWatch {
             return Ok(());
         }
         let since = *self.silent_since.get_or_insert(now);
-        if now.duration_since(since) >= self.dead_after { Err(Errno::TIMEDOUT.into()) } else { Ok(()) }
+        if now.duration_since(since) < self.dead_after {
+            return Ok(());
+        }
+        let what = format!("its host has answered nothing for {:?} (OXCCL_OUTAGE)", self.dead_after);
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
     }
 }
 
