@@ -5,19 +5,15 @@ pub trait RemoteMemory: Send + Sync {
     /// Copies `len_bytes` from `address` of that rank to `dst`.
     ///
     /// # Errors
-    /// [`RemoteError`]; some of `dst` may have been written.
+    /// [`Unreadable`]; some of `dst` may have been written.
     ///
     /// # Safety
     /// 1. `dst` is writable for `len_bytes`.
     /// 2. That rank has offered so many bytes at `address`, and keeps them readable until it hears the answer or withdraws.
-    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError>;
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), Unreadable>;
 }
 
-/// Why memory could not be read.
+/// Memory could not be read: it is of another kind (of a device, say), the operating system refuses, or the process has ended, which whoever
+/// waits for it hears from the bootstrap. A process whose first thread has ended looks to the system as if it had ended too, and goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RemoteError {
-    /// The rank's process has ended.
-    Gone,
-    /// It is memory of another kind (of a device, say), or the operating system refuses.
-    Unreadable,
-}
+pub struct Unreadable;

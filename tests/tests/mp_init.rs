@@ -151,17 +151,25 @@ fn a_rank_that_is_stopped_while_it_joins_is_named_alone() {
 /// The others waited until the time of the bootstrap was over, and heard only that it never came.
 #[test]
 fn a_rank_with_settings_that_cannot_be_used_ends_the_wait_of_all() {
-    for wrong in [0, 2] {
+    for (wrong, variable, value, kind) in [
+        (0, "NCCL_ALGO", "butterfly", "Config"),
+        (2, "NCCL_ALGO", "butterfly", "Config"),
+        // Without NCCL_COLLNET_ENABLE nothing can carry that out.
+        (1, "NCCL_ALGO", "collnetchain", "Other"),
+        (0, "OXCCL_TUNE_FILE", "/nonexistent/tuning.toml", "Other"),
+        (2, "OXCCL_TUNE_FILE", "/dev", "Other"),
+    ] {
         let launch = Launch::new(RANK, 3);
         let mut job = Job::new();
         for rank in 0..3 {
-            let value = if rank == wrong { "butterfly" } else { "ring" };
-            job.ranks.push(launch.clone().env("NCCL_ALGO", value).spawn(rank, "join"));
+            let launch = launch.clone();
+            let launch = if rank == wrong { launch.env(variable, value) } else { launch };
+            job.ranks.push(launch.spawn(rank, "join"));
         }
         for (rank, process) in (0..).zip(&mut job.ranks) {
             let failure = refused(process);
             match rank == wrong {
-                true => assert_eq!(failure.kind, "Config", "{failure:?}"),
+                true => assert_eq!(failure.kind, kind, "{failure:?}"),
                 false => {
                     assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("PeerAborted", &[wrong][..]))
                 }

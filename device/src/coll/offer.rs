@@ -7,7 +7,7 @@
 use super::work::{Offered, P2pWork, Received};
 use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Awaited, Block, How, Stop, Wait};
-use crate::remote::{RemoteError, RemoteMemory};
+use crate::remote::{RemoteMemory, Unreadable};
 use core::ops::Range;
 use core::ptr::null_mut;
 use oxccl_shared::abi::{OfferReply, Protocol, SlotHeader};
@@ -118,10 +118,9 @@ unsafe fn receive<B: Block>(
     let read = unsafe { memory.read(to, address, len) };
     let is_withdrawn = !offer.stands();
     match read {
-        // The sender has failed or ended, and whoever waits hears of it.
-        Err(RemoteError::Gone) => return Ok(Some(on)),
+        // The sender has failed, and whoever waits hears of it.
         _ if is_withdrawn => return Ok(Some(on)),
-        Err(RemoteError::Unreadable) => {
+        Err(Unreadable) => {
             if let Received::Reduced { from_bytes, .. } = &mut work.received {
                 *from_bytes = if backwards { 0 } else { work.done_bytes };
             }

@@ -96,7 +96,14 @@ fn join(
     let (handle, comm) = COMMS.add(|handle| Comm::new(handle, device, settings, clique));
     let work = move |comm: &Comm| {
         let builder = DeviceCommunicator::builder().unique_id(id).rank(rank).ranks(nranks);
-        let pending = builder.device(device).config(engine).start()?;
+        let would = builder.clone();
+        let started = builder.device(device).config(engine).start();
+        // What the environment orders and names, and no caller can change.
+        let pending = started.inspect_err(|error| {
+            if matches!(error, Error::Impossible(_) | Error::Tune(_)) {
+                would.decline();
+            }
+        })?;
         comm.started(pending.handle());
         Ok(Some(pending.wait()?))
     };

@@ -62,6 +62,15 @@ struct Overrides {
     kernels: Option<Arc<Bundle>>,
 }
 
+impl Overrides {
+    /// Whether the program has set nothing that can be wrong.
+    fn is_empty(&self) -> bool {
+        let Overrides { algorithm, protocol, transport, timeout, cta_policy, tune_file, custom, .. } = self;
+        let is_unset = algorithm.is_none() && protocol.is_none() && transport.is_none() && timeout.is_none();
+        is_unset && cta_policy.is_none() && tune_file.is_none() && custom.is_empty()
+    }
+}
+
 impl<M: Init> Default for Builder<M> {
     fn default() -> Builder<M> {
         let (unit, overrides) = (M::Unit::default(), Overrides::default());
@@ -250,11 +259,21 @@ impl<M: Init> Builder<M> {
     }
 
     fn settings(&self) -> Result<Config, Error> {
-        let mut config = match &self.config {
+        let read = match &self.config {
             Some(config) => config.clone(),
-            // Whatever the program tries next fails by that too.
             None => Config::from_env().inspect_err(|_| self.decline())?,
         };
+        // Whatever the program tries next fails by the environment too, unless it sets something itself.
+        let is_of_environment = self.config.is_none() && self.overrides.is_empty();
+        self.settled(read).inspect_err(|_| {
+            if is_of_environment {
+                self.decline();
+            }
+        })
+    }
+
+    /// With what the program has set, checked, and with the tuning file read.
+    fn settled(&self, mut config: Config) -> Result<Config, Error> {
         let Overrides {
             algorithm,
             protocol,

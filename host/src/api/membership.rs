@@ -137,7 +137,10 @@ impl Listener {
     fn event(&self, event: PeerEvent, notes: Option<&Notes>) {
         match event {
             PeerEvent::PeerDied { rank } => drop(self.health.fail(Fault::PeerDied { rank }, None)),
-            PeerEvent::PeerAborted { rank, .. } => drop(self.health.fail(Fault::PeerAborted { rank }, None)),
+            PeerEvent::PeerAborted { rank, reason } => {
+                self.stalls.note_said(rank, &reason);
+                let _ = self.health.fail(Fault::PeerAborted { rank }, None);
+            }
             PeerEvent::PeerLeft { rank } => {
                 self.health.note_left(rank);
                 self.stalls.left(rank);

@@ -27,6 +27,8 @@ pub(super) struct Stalls {
     names: Names,
     /// Of the rank that the communicator's error names.
     place_in_error: OnceLock<(Rank, &'static str)>,
+    /// Why the first rank that gave up did so, in its words.
+    said: OnceLock<(Rank, String)>,
     warn: Duration,
     /// How long a host may be silent.
     outage: Duration,
@@ -68,6 +70,7 @@ impl Stalls {
             me,
             names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
             place_in_error: OnceLock::new(),
+            said: OnceLock::new(),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -120,11 +123,22 @@ impl Stalls {
         self.names.number
     }
 
-    /// Where the rank is that the communicator's error names. Kept for the rest of the process: a communicator fails but once.
+    /// A rank has given up, and says why: its peers' errors say so too, as the guilty may be none of the ranks.
+    pub fn note_said(&self, rank: Rank, reason: &str) {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        // Only the first counts, as of faults.
+        let _ = self.said.set((rank, reason.chars().map(printable).collect()));
+    }
+
+    /// Where the rank is that the communicator's error names, and what it said. Kept for the rest of the process: a communicator fails but once.
     pub fn place_in_error(&self, rank: Rank) -> Option<&'static str> {
         let place = self.names.places.get(rank.index())?;
         let keep = || -> (Rank, &'static str) {
-            (rank, Box::leak(format!("process {} of {}", place.process, place.host).into_boxed_str()))
+            let mut text = format!("process {} of {}", place.process, place.host);
+            if let Some((_, said)) = self.said.get().filter(|(of, said)| *of == rank && !said.is_empty()) {
+                text += &format!("; it said: {said}");
+            }
+            (rank, Box::leak(text.into_boxed_str()))
         };
         let (of, text) = *self.place_in_error.get_or_init(keep);
         (of == rank).then_some(text)

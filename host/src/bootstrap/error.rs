@@ -278,7 +278,7 @@ pub enum BootstrapError {
     /// The root could not be reached.
     #[error(
         "no root answered at {addr} within {} s ({}); is rank 0 running, the address reachable, and the unique id new? \
-         One id makes one communicator",
+         One id makes one communicator, also where another rank could not join, which rank 0's error names",
         secs(.waited),
         std::io::Error::from_raw_os_error(*.errno)
     )]

@@ -86,7 +86,7 @@ pub enum MemError {
         why: NoDescriptor,
     },
     /// Another failure of the operating system.
-    #[error("{call} {}: {errno}; NCCL_SHM_DISABLE=1 does without shared memory", path.display())]
+    #[error("{call} {}: {errno}{}; NCCL_SHM_DISABLE=1 does without shared memory", path.display(), whose(*.errno))]
     Shm {
         /// The system call.
         call: &'static str,
@@ -103,6 +103,16 @@ pub enum MemError {
         /// The rank.
         rank: Rank,
     },
+}
+
+/// Why a file of a rank that says that it made it is not there.
+fn whose(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => {
+            " (files are of a user and of a /dev/shm; do both ranks run as one user and see the same one?)"
+        }
+        _ => "",
+    }
 }
 
 impl MemError {

@@ -3,7 +3,7 @@
 //! Gives: [`ProcessMemory`], by which this rank copies long messages out of that process (cross memory attach, process_vm_readv(2)).
 //! Never: writes into another process, or reads what was not offered.
 
-use oxccl_device::remote::{RemoteError, RemoteMemory};
+use oxccl_device::remote::{RemoteMemory, Unreadable};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -122,7 +122,7 @@ impl ProcessMemory {
 }
 
 impl RemoteMemory for ProcessMemory {
-    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError> {
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), Unreadable> {
         let mut done = 0;
         while done < len_bytes {
             let iov_len = len_bytes - done;
@@ -132,12 +132,11 @@ impl RemoteMemory for ProcessMemory {
             // SAFETY: obligation 1; the kernel checks the other process's addresses, and copies what is there.
             let read = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
             match usize::try_from(read) {
-                Ok(0) => return Err(RemoteError::Unreadable),
+                Ok(0) => return Err(Unreadable),
                 Ok(read) => done += read,
                 Err(_) => match std::io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR) => {}
-                    Some(libc::ESRCH) => return Err(RemoteError::Gone),
-                    _ => return Err(RemoteError::Unreadable),
+                    _ => return Err(Unreadable),
                 },
             }
         }
@@ -175,16 +174,16 @@ mod tests {
     }
 
     #[test]
-    fn unmapped_memory_and_processes_that_have_ended_are_told_apart() {
+    fn neither_unmapped_memory_nor_that_of_processes_that_have_ended_is_read() {
         let memory = ProcessMemory { pid: std::process::id() as i32 };
         let mut to = [0u8; 64];
         // SAFETY: (1) `to` has room; (2) nothing is assumed of the result.
-        assert_eq!(unsafe { memory.read(to.as_mut_ptr(), 64, 64) }, Err(RemoteError::Unreadable));
+        assert_eq!(unsafe { memory.read(to.as_mut_ptr(), 64, 64) }, Err(Unreadable));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;
         child.wait().expect("its end");
         // SAFETY: as above.
         let read = unsafe { ProcessMemory { pid }.read(to.as_mut_ptr(), 64, 64) };
-        assert_eq!(read, Err(RemoteError::Gone));
+        assert_eq!(read, Err(Unreadable));
     }
 }

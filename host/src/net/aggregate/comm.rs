@@ -131,9 +131,12 @@ impl AggregatorComm {
                 match unsafe { link.send(posted, &op) } {
                     Ok(goes) => goes_on |= goes,
                     Err(ended) => {
-                        // Where the server has left, it may have said why.
+                        // Where the server has left, it may have said why. That it has left is no better reason than this one.
                         // SAFETY: likewise.
-                        let why = unsafe { link.receive(posted, &op) }.err().unwrap_or(ended);
+                        let why = match unsafe { link.receive(posted, &op) } {
+                            Err(told @ Ended::Told(_)) => told,
+                            _ => ended,
+                        };
                         link.ended = Some(why.into_error(device, link));
                     }
                 }
