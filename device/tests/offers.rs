@@ -6,7 +6,7 @@ use oxccl_device::coll::{Offered, P2pWork, send_recv};
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
-use oxccl_device::remote::{RemoteError, RemoteMemory};
+use oxccl_device::remote::{RemoteMemory, Unreadable};
 use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::reduce;
 use proptest::prelude::*;
@@ -44,9 +44,9 @@ struct Here {
 }
 
 impl RemoteMemory for Here {
-    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError> {
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), Unreadable> {
         if (self.declines)(len_bytes) {
-            return Err(RemoteError::Unreadable);
+            return Err(Unreadable);
         }
         let src = std::ptr::with_exposed_provenance::<u8>(address as usize);
         // SAFETY: obligations 1 and 2.
@@ -191,7 +191,7 @@ fn another_length_is_refused() {
 struct Noted(Mutex<Vec<(u64, usize)>>);
 
 impl RemoteMemory for Noted {
-    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), RemoteError> {
+    unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), Unreadable> {
         self.0.lock().unwrap().push((address, len_bytes));
         // SAFETY: obligations 1 and 2.
         unsafe { Here { declines: |_| false }.read(dst, address, len_bytes) }
