@@ -9,6 +9,7 @@ use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
 use crate::launch::{
     Act, Detector, LinkWindow, Probe, Recorded, Slept, Stall, StallClass, StallNotice, Standing,
 };
+use crate::net::coll::CollConfig;
 use crate::transport::TransportKind;
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -29,6 +30,8 @@ pub(super) struct Stalls {
     place_in_error: OnceLock<(Rank, &'static str)>,
     /// Why the first rank that gave up did so, in its words.
     said: OnceLock<(Rank, String)>,
+    /// What reduces between the ranks; empty without.
+    reduces_by: String,
     warn: Duration,
     /// How long a host may be silent.
     outage: Duration,
@@ -61,6 +64,15 @@ struct Running {
     window: Mutex<LinkWindow>,
 }
 
+/// The servers that are named, or whatever else there is.
+fn reduces_by(coll: &CollConfig) -> String {
+    match &coll.aggregators {
+        _ if !coll.enabled => String::new(),
+        Some(aggregators) => format!("the aggregators {} (OXCCL_AGGREGATOR)", aggregators.servers.join(", ")),
+        None => "the devices of the network that reduces (NCCL_COLLNET_ENABLE)".to_owned(),
+    }
+}
+
 impl Stalls {
     pub fn new(bootstrap: &Bootstrap, config: &Config) -> Stalls {
         let (me, nranks) = (bootstrap.rank(), bootstrap.nranks());
@@ -71,6 +83,7 @@ impl Stalls {
             names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
             place_in_error: OnceLock::new(),
             said: OnceLock::new(),
+            reduces_by: reduces_by(&config.net.coll),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -180,8 +193,22 @@ impl Stalls {
         let line = self.names.line(stall, self.running.get().and_then(|running| self.link(stall, running)));
         match self.reach().of(stall.rank).filter(|_| stall.class == StallClass::NoAnswer) {
             Some(found) => format!("{line}; its host is {}", Since(found, Instant::now())),
+            None if self.is_owed_by_network(stall) => format!(
+                "{line}. The ranks wait for each other in a circle, so it is none of them: {} owe all of them a result",
+                self.reduces_by
+            ),
             None => line,
         }
+    }
+
+    /// Whether nobody that a stall concerns can go on by itself, where a network reduces for all of them.
+    fn is_owed_by_network(&self, stall: &Stall) -> bool {
+        if self.reduces_by.is_empty() || stall.class != StallClass::MissingExit {
+            return false;
+        }
+        let waits_for: Vec<Option<Rank>> =
+            self.lock().last_said().map(|said| said.and_then(|standing| standing.waits_for)).collect();
+        is_circle(&waits_for, stall.rank)
     }
 
     /// The stall that the ranks know of.
@@ -373,6 +400,12 @@ impl Drop for Stalls {
     fn drop(&mut self) {
         self.poller.get().into_iter().for_each(Thread::unpark);
     }
+}
+
+/// Whether who follows the waits of ranks from this one comes to no end.
+fn is_circle(waits_for: &[Option<Rank>], from: Rank) -> bool {
+    let next = |rank: Rank| waits_for.get(rank.index()).copied().flatten();
+    waits_for.iter().try_fold(from, |rank, _| next(rank)).is_some()
 }
 
 /// What a reader of the log needs to find a rank.
