@@ -140,7 +140,7 @@ fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
         all_name(&mut job, &server, stopped_at, Duration::from_secs(10));
         all_end_well(&mut job);
         let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
-        let owes = format!("in a circle, so it is none of them: the aggregators {}", server.addr);
+        let owes = format!("in a circle: if it goes through aggregators {}", server.addr);
         assert!(errors.contains(&owes), "{errors}");
         server.process.signal(Signal::CONT);
         server.serves(2);

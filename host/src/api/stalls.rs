@@ -68,8 +68,8 @@ struct Running {
 fn reduces_by(coll: &CollConfig) -> String {
     match &coll.aggregators {
         _ if !coll.enabled => String::new(),
-        Some(aggregators) => format!("the aggregators {} (OXCCL_AGGREGATOR)", aggregators.servers.join(", ")),
-        None => "the devices of the network that reduces (NCCL_COLLNET_ENABLE)".to_owned(),
+        Some(aggregators) => format!("aggregators {} (OXCCL_AGGREGATOR)", aggregators.servers.join(", ")),
+        None => "the network that reduces (NCCL_COLLNET_ENABLE)".to_owned(),
     }
 }
 
@@ -194,14 +194,14 @@ impl Stalls {
         match self.reach().of(stall.rank).filter(|_| stall.class == StallClass::NoAnswer) {
             Some(found) => format!("{line}; its host is {}", Since(found, Instant::now())),
             None if self.is_owed_by_network(stall) => format!(
-                "{line}. The ranks wait for each other in a circle, so it is none of them: {} owe all of them a result",
+                "{line}. The ranks wait for each other in a circle: if it goes through {}, that owes all of them a result",
                 self.reduces_by
             ),
             None => line,
         }
     }
 
-    /// Whether nobody that a stall concerns can go on by itself, where a network reduces for all of them.
+    /// Whether nobody that a stall concerns can go on by itself, where a network may reduce for all of them.
     fn is_owed_by_network(&self, stall: &Stall) -> bool {
         if self.reduces_by.is_empty() || stall.class != StallClass::MissingExit {
             return false;
