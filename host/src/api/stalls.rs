@@ -203,7 +203,8 @@ impl Stalls {
 
     /// Whether nobody that a stall concerns can go on by itself, where a network may reduce for all of them.
     fn is_owed_by_network(&self, stall: &Stall) -> bool {
-        if self.reduces_by.is_empty() || stall.class != StallClass::MissingExit {
+        // Of what is only slow somebody goes on. One may be an operation behind: it has no result of that yet.
+        if self.reduces_by.is_empty() || stall.waited.is_zero() {
             return false;
         }
         let waits_for: Vec<Option<Rank>> =
