@@ -133,11 +133,11 @@ fn operations_wait_for_a_server_that_stands_still() {
 fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
     for (nranks, per_host, count) in [(3, 1, 1_000_000), (4, 2, 100)] {
         let server = Aggregator::start("0", 1024);
-        let launch = server.launch(nranks, per_host).env("OXCCL_TIMEOUT", "4").env("OXCCL_STALL_WARN", "1");
+        let launch = server.launch(nranks, per_host).env("OXCCL_TIMEOUT", "6").env("OXCCL_STALL_WARN", "1");
         let mut job = launch.start(&format!("join forever=all-reduce:{count} {LEAVE}"));
         job.all_print("looping");
         let stopped_at = server.process.signal(Signal::STOP);
-        all_name(&mut job, &server, stopped_at, Duration::from_secs(10));
+        all_name(&mut job, &server, stopped_at, Duration::from_secs(13));
         all_end_well(&mut job);
         let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
         let owes = format!("in a circle: if it goes through aggregators {}", server.addr);
