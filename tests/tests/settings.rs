@@ -152,6 +152,7 @@ const ROWS: &[Row] = &[
 const ELSEWHERE: &[(&str, &str)] = &[
     ("OXCCL_RANK", "Builder::rank"),
     ("OXCCL_NRANKS", "Builder::ranks"),
+    ("OXCCL_LOCAL_RANK", "DeviceCommunicatorBuilder::device, for which it stands"),
     ("OXCCL_COMM_ID", "Builder::unique_id; for an address that all know: api::launcher::LaunchEnv"),
     ("NCCL_COMM_ID", "as OXCCL_COMM_ID"),
     ("OXCCL_COMM_SECRET", "UniqueId::create makes a random one"),
