@@ -13,7 +13,7 @@ pub trait RemoteMemory: Send + Sync {
     unsafe fn read(&self, dst: *mut u8, address: u64, len_bytes: usize) -> Result<(), Unreadable>;
 }
 
-/// Memory could not be read: it is of another kind (of a device, say), the operating system refuses, or the process has ended, which whoever
-/// waits for it hears from the bootstrap. A process whose first thread has ended looks to the system as if it had ended too, and goes on.
+/// Memory could not be read: it is of another kind (a device's, say), the operating system refuses, or the process has ended. Of an end the
+/// bootstrap tells all that wait for that rank. A process whose first thread has ended cannot be read either, and may go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable;

@@ -118,7 +118,7 @@ unsafe fn receive<B: Block>(
     let read = unsafe { memory.read(to, address, len) };
     let is_withdrawn = !offer.stands();
     match read {
-        // The sender has failed, and whoever waits hears of it.
+        // The sender has failed. The bootstrap tells this rank, whose wait ends then.
         _ if is_withdrawn => return Ok(Some(on)),
         Err(Unreadable) => {
             if let Received::Reduced { from_bytes, .. } = &mut work.received {

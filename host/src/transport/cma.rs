@@ -48,9 +48,9 @@ impl Cma {
     }
 }
 
-/// So many times as long as memcpy may the kernel take for a message within one process. It looks up and holds each page; with the mitigations of
-/// some processors that takes eight times as long as to copy it, and two copies through slots, at both ends at once, are faster
-/// (docs/measurements/2026-11-28-cpu-zen5.md).
+/// Reading pays up to this many times the time of memcpy, for a message within one process. The kernel looks up and holds each page. With the
+/// mitigations of some processors it takes eight times as long as memcpy. Then two copies through slots are faster: both ranks copy at the same
+/// time (docs/measurements/2026-11-28-cpu-zen5.md).
 const KERNEL_MAX: u32 = 6;
 
 /// Whether one copy by this kernel is faster than two by the ranks, found out once in the life of a process, in some 50 us.
