@@ -53,6 +53,11 @@ impl Launch {
         self
     }
 
+    /// The id, for ranks that are started in another way.
+    pub fn id_text(&self) -> &str {
+        &self.id
+    }
+
     /// With another number of ranks.
     pub fn ranks(self, nranks: u32) -> Launch {
         Launch { nranks, ..self }

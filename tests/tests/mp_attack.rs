@@ -235,12 +235,8 @@ fn strangers_leave_a_process_its_descriptors() {
     drop(kept);
 }
 
-/// A second user knows all that the first one's ranks know from their environment, and has the same program.
-#[test]
-fn another_user_is_no_rank_of_a_job_of_this_host() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("not tried: only root can act for a second user");
-    }
+/// A copy of the rank's program that every user can start; gone with the directory.
+fn program_for_all() -> (tempfile::TempDir, &'static str) {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("oxccl-rank");
@@ -248,6 +244,22 @@ fn another_user_is_no_rank_of_a_job_of_this_host() {
     for path in [dir.path(), &program] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     }
+    let program = program.to_str().expect("a name").to_owned().leak();
+    (dir, program)
+}
+
+/// The command that makes what follows it run as [`STRANGER`].
+fn as_stranger() -> [String; 4] {
+    ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(str::to_owned)
+}
+
+/// A second user knows all that the first one's ranks know from their environment, and has the same program.
+#[test]
+fn another_user_is_no_rank_of_a_job_of_this_host() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("not tried: only root can act for a second user");
+    }
+    let (_dir, program) = program_for_all();
     let port = {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         listener.local_addr().expect("an address").port()
@@ -260,12 +272,43 @@ fn another_user_is_no_rank_of_a_job_of_this_host() {
     let mut job = Job::new();
     job.ranks.push(launch(RANK, "0").spawn(0, "join check drop"));
     await_ports(&job.ranks[0], 1);
-    let stranger = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(str::to_owned);
-    let program: &'static str = program.to_str().expect("a name").to_owned().leak();
-    let mut stranger = launch(program, "1").under(stranger).spawn(1, "join");
+    let mut stranger = launch(program, "1").under(as_stranger()).spawn(1, "join");
     let failure = stranger.failure(SOON);
     assert!(failure.text.contains("secret"), "{failure:?}");
     stranger.end(SOON);
     job.ranks.push(launch(RANK, "1").spawn(1, "join check drop"));
     job.all_succeed();
+}
+
+/// Neither of two users can open the other's files in /dev/shm, so their ranks go by the network, and each user's own by memory.
+#[test]
+fn ranks_of_two_users_of_one_host_meet_by_the_network() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("not tried: only root can act for a second user");
+    }
+    let (_dir, program) = program_for_all();
+    for network in ["", "Socket"] {
+        let root = Launch::new(RANK, 4).env("NCCL_NET", network);
+        let other = |rank: u32| {
+            Launch::without_id(program, 4)
+                .id(root.id_text())
+                .env("NCCL_NET", network)
+                .under(as_stranger())
+                .spawn(rank, "join check drop")
+        };
+        let mut job = Job::new();
+        for rank in 0..4 {
+            job.ranks.push(if rank < 2 { root.spawn(rank, "join check drop tidy") } else { other(rank) });
+        }
+        job.all_succeed();
+        job.assert_no_files_left();
+        let far = if network.is_empty() { "tcp" } else { "net" };
+        for (rank, beside, across) in [(0, 1, [2, 3]), (3, 2, [0, 1])] {
+            let said = |peer: u32, kind: &str| {
+                job.ranks[rank].errors().contains(&format!("rank {rank} - rank {peer} via {kind}"))
+            };
+            assert!(said(beside, "shm"), "{}", job.ranks[rank].transcript());
+            assert!(across.iter().all(|peer| said(*peer, far)), "{}", job.ranks[rank].transcript());
+        }
+    }
 }

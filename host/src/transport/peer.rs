@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Where a rank runs and its settings, gathered from all ranks by the bootstrap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PeerInfo {
-    /// Digest of the host: equal where /dev/shm is shared.
+    /// Digest of the host and the user: equal where /dev/shm is shared, and each can open the other's files there.
     pub host: u64,
     /// Random number of the process.
     pub process: u64,
@@ -34,14 +34,15 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const PROCESSOR_WORDS: usize = 16;
 
 impl PeerInfo {
-    /// This process's info. `host_id` (`NCCL_HOSTID`) overrides the host's identity, so that tests can split a host.
+    /// This process's info. `host_id` (`NCCL_HOSTID`) overrides the host's identity, so that tests can split a host. The user is part of it
+    /// even so.
     ///
     /// # Errors
     /// The process has no descriptor left to ask the kernel for the host's identity. (Where the kernel has none, it
     /// is the host's name.)
     pub fn local(host_id: Option<&str>, settings: u64) -> Result<PeerInfo, NoDescriptor> {
         Ok(PeerInfo {
-            host: host_digest(host_id)?,
+            host: digest(&(host_digest(host_id)?, rustix::process::geteuid().as_raw())),
             process: process_number(),
             pid: std::process::id(),
             files: random(),
@@ -84,7 +85,8 @@ fn processors() -> [u64; PROCESSOR_WORDS] {
     words
 }
 
-/// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount.
+/// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount. (Users of one host are told apart above: memory of one
+/// is closed to the other, so that they go by the network.)
 fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
     if let Some(id) = host_id {
         return Ok(digest(id));

@@ -90,7 +90,7 @@ fn check_transports(me: Rank, peers: &[PeerInfo], allowed: &Allowed) -> Result<(
             let why = if mine.host == peers[peer.index()].host {
                 "they share a host, but neither shared memory nor TCP nor a network is allowed or possible between them"
             } else {
-                "they are on different hosts, and neither TCP nor a network is allowed"
+                "they are on different hosts or run as different users, and neither TCP nor a network is allowed"
             };
             Err(ConnectError::NoTransport { rank: me, peer, why })
         }
