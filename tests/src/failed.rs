@@ -60,6 +60,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         }
         BootstrapError::PeerLost { rank } => ("PeerDied", vec![rank.0]),
         BootstrapError::PeerAborted { rank, .. } => ("PeerAborted", vec![rank.0]),
+        BootstrapError::Unplaced { .. } => ("Unplaced", vec![]),
         BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
         BootstrapError::PeerWentOn { rank } => ("PeerWentOn", vec![rank.0]),
         BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),

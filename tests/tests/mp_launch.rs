@@ -83,6 +83,34 @@ fn rank_0_is_named_where_it_dies_or_stands_still_while_ranks_come() {
     }
 }
 
+/// The others waited until the time of the bootstrap was over, and heard only that a rank never came.
+#[test]
+fn a_process_whose_number_cannot_be_used_ends_the_wait_of_all() {
+    for (wrong, variable, value, said) in [
+        (1, "OXCCL_RANK", "3", "OXCCL_RANK is 3, expected less than OXCCL_NRANKS, which is 3"),
+        (2, "OXCCL_RANK", "two", "OXCCL_RANK is \"two\", expected a whole number from 0"),
+        (1, "OXCCL_NRANKS", "many", "OXCCL_NRANKS is \"many\", expected a whole number from 0"),
+        // Without it nobody runs the root.
+        (0, "OXCCL_RANK", "first", "OXCCL_RANK is \"first\", expected a whole number from 0"),
+    ] {
+        let meeting = format!("127.0.0.1:{}", free_port());
+        let mut job = Job::new();
+        for rank in 0..3 {
+            let launch = Launch::without_id(RANK, 99).id("env").env("OXCCL_COMM_ID", &meeting);
+            let launch = launch.env("OXCCL_BOOTSTRAP_TIMEOUT", "60").env("OXCCL_COMM_SECRET", "of this test");
+            let launch = launch.env("OXCCL_RANK", &rank.to_string()).env("OXCCL_NRANKS", "3");
+            let launch = if rank == wrong { launch.env(variable, value) } else { launch };
+            job.ranks.push(launch.spawn(rank, "join"));
+        }
+        for (rank, process) in (0..).zip(&mut job.ranks) {
+            let failure = process.failure(SOON);
+            assert!(failure.text.contains(said), "{failure:?}");
+            assert_eq!(failure.kind == "Unplaced", rank != wrong, "{failure:?}");
+            process.end(SOON);
+        }
+    }
+}
+
 #[test]
 fn torchrun() {
     let (name, port) = (job_name(), free_port());

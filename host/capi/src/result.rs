@@ -85,6 +85,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
     match error {
         BootstrapError::PeerLost { .. }
         | BootstrapError::PeerAborted { .. }
+        | BootstrapError::Unplaced { .. }
         | BootstrapError::PeerLeft { .. }
         | BootstrapError::PeerWentOn { .. }
         | BootstrapError::RootLost { .. }

@@ -139,9 +139,10 @@ impl<M: Init> Builder<M> {
     /// Takes id, rank and number of ranks from the launcher's environment. A GPU is that of the rank's number on its host.
     ///
     /// # Errors
-    /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used.
+    /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used. The other ranks, whose joins fail, are told of the latter
+    /// if these variables say where they meet; that takes some seconds if no other rank is there.
     pub fn from_env(self) -> Result<Self, Error> {
-        let launch = LaunchEnv::from_process()?;
+        let launch = LaunchEnv::from_process().inspect_err(LaunchEnv::decline)?;
         let unit = M::unit_of(launch.local_rank.unwrap_or(launch.rank));
         let this = self.unique_id(launch.unique_id()?).rank(launch.rank).ranks(launch.nranks);
         Ok(Builder { unit, ..this })
@@ -229,8 +230,13 @@ impl<M: Init> Builder<M> {
     /// does so itself where the environment's settings are wrong. The id is used up then. Returns within moments, or three seconds where
     /// the process that has the id's root does not answer.
     pub fn decline(&self) {
+        self.decline_saying("");
+    }
+
+    /// The others' errors say why.
+    fn decline_saying(&self, why: &str) {
         if let Some(id) = self.id.filter(|_| self.nranks > 1) {
-            Bootstrap::decline(&id, (Rank(self.rank), self.nranks));
+            Bootstrap::decline(&id, (Rank(self.rank), self.nranks), why);
         }
     }
 
@@ -261,13 +267,13 @@ impl<M: Init> Builder<M> {
     fn settings(&self) -> Result<Config, Error> {
         let read = match &self.config {
             Some(config) => config.clone(),
-            None => Config::from_env().inspect_err(|_| self.decline())?,
+            None => Config::from_env().inspect_err(|error| self.decline_saying(&error.to_string()))?,
         };
         // Whatever the program tries next fails by the environment too, unless it sets something itself.
         let is_of_environment = self.config.is_none() && self.overrides.is_empty();
-        self.settled(read).inspect_err(|_| {
+        self.settled(read).inspect_err(|error| {
             if is_of_environment {
-                self.decline();
+                self.decline_saying(&error.to_string());
             }
         })
     }

@@ -24,6 +24,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use oxccl_shared::abi::Rank;
 use sha2::{Digest, Sha256};
 
 mod error;
@@ -187,6 +188,32 @@ impl LaunchEnv {
             };
         }
         Ok(Some(env))
+    }
+
+    /// Of an environment that [`detect`](Self::detect) refuses: what is left of it, if that says where the job meets, and the rank and the
+    /// number of ranks if both can be used.
+    pub(super) fn of_unusable(
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(LaunchEnv, Option<(Rank, u32)>)> {
+        let vars = Vars(lookup);
+        let names = vars.launcher()?;
+        let number = |name: Option<&'static str>| name.and_then(|name| vars.number(name).ok().flatten());
+        let nranks = number(vars.first(names.nranks).map(|(name, _)| name));
+        let rank = number(Some(names.rank));
+        let place = rank.zip(nranks).filter(|(rank, nranks)| rank < nranks);
+        // Not rank 0, which would warn of a job without a secret.
+        let (rank, nranks) = (rank.filter(|rank| *rank > 0).unwrap_or(u32::MAX), nranks.unwrap_or(u32::MAX));
+        let (local_rank, local_nranks) = vars.local(&names, nranks).unwrap_or_default();
+        let (rendezvous, pmi) = (None, None);
+        let (seed, secret) = (vars.seed(&names), SecretSettings::read(&vars).ok()?);
+        let launcher = names.launcher;
+        let mut env =
+            LaunchEnv { launcher, rank, nranks, local_rank, local_nranks, rendezvous, pmi, seed, secret };
+        // The launcher, by whose space ranks learn where they meet, ends the job where one of its processes fails.
+        let is_by_launcher = vars.pmi(&names, local_nranks == Some(nranks)).is_ok_and(|pmi| pmi.is_some());
+        env.rendezvous = if is_by_launcher { None } else { vars.meeting_point(&names, &env).ok() };
+        let is_known = nranks > 1 && env.rendezvous.is_some();
+        is_known.then_some((env, place.map(|(rank, nranks)| (Rank(rank), nranks))))
     }
 }
 

@@ -13,7 +13,9 @@ use std::time::Duration;
 use super::config::Config;
 use super::error::Error;
 use super::launcher::{LaunchEnv, LaunchError, Pmi};
-use crate::bootstrap::{BootstrapConfig, BootstrapError, UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+use crate::bootstrap::{
+    Bootstrap, BootstrapConfig, BootstrapError, UNIQUE_ID_BYTES, UniqueId, UniqueIdError,
+};
 use crate::os::{look_up, preferred};
 
 /// Hexadecimal digits. They contain the secret: give them to the job's ranks only.
@@ -111,6 +113,18 @@ impl LaunchEnv {
         let addr = chosen.map_err(|error| unresolved(error.to_string()))?;
         let id = UniqueId::from_address(addr, &self.secret_seed(addr.ip())?);
         Ok(if self.launcher.names_jobs() { id } else { id.of_any_job() })
+    }
+
+    /// Tells the other ranks of this process's job, if its environment says where they meet, that it cannot take part because of this error in
+    /// what its launcher set.
+    pub(super) fn decline(error: &LaunchError) {
+        let Some((job, placed)) = LaunchEnv::of_unusable(&Config::variable) else { return };
+        // Without the secret nobody would believe it.
+        let Ok(id) = job.unique_id() else { return };
+        match placed {
+            Some(place) => Bootstrap::decline(&id, place, &error.to_string()),
+            None => Bootstrap::decline_unplaced(&id, &error.to_string()),
+        }
     }
 
     fn unique_id_by(&self, pmi: &Pmi) -> Result<UniqueId, LaunchError> {

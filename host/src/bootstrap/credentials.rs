@@ -18,6 +18,8 @@ use super::secret::{KEY_BYTES, Secret};
 
 /// Number of the root in the place of a rank.
 pub const ROOT: Rank = Rank(u32::MAX);
+/// A process of the job that does not know which rank it is, and only says so.
+pub const NO_RANK: Rank = Rank(u32::MAX - 1);
 
 const PUBLIC_BYTES: usize = 32;
 const SIGNATURE_BYTES: usize = 64;

@@ -16,7 +16,7 @@ use super::channel::{Channel, DataStream};
 use super::config::BootstrapConfig;
 use super::credentials::Credentials;
 use super::error::{BootstrapError, NRANKS_MAX};
-use super::handshake::{Hello, Purpose};
+use super::handshake::{Hello, NO_RANK, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::iface;
 use super::incidents::Incidents;
@@ -24,8 +24,9 @@ use super::join::{self, Assigned};
 use super::links::Links;
 use super::reach::Reach;
 use super::rendezvous;
-use super::rendezvous_wire::{Introduction, Withdrawal};
+use super::rendezvous_wire::{Introduction, Said, Withdrawal};
 use super::ring::Side;
+use super::root::LATE_RANKS_COME_WITHIN;
 use super::root_address;
 use super::service::Service;
 use super::side::far_parent;
@@ -52,6 +53,14 @@ fn why_cancelled(cancel: &Cancel) -> Withdrawal {
     if cancel.is_abort() { Withdrawal::Aborted } else { Withdrawal::Failed }
 }
 
+/// Starts the root of an id made from an address, for a rank that does not join. It does not wait for an address that is in use: another root
+/// is there.
+fn start_root_at_once(id: &UniqueId, nranks: u32, config: &BootstrapConfig) -> bool {
+    let at_once = Cancel::default();
+    at_once.cancel();
+    root_address::start(id, nranks, config, &at_once).is_ok()
+}
+
 impl Bootstrap {
     /// Joins the communicator of `id` as `rank` of `nranks`. Returns once all ranks have joined and each knows the
     /// listeners of all others. If any rank fails to join, every rank that did join gets the same error.
@@ -64,19 +73,28 @@ impl Bootstrap {
         Bootstrap::connect_unless(id, (rank, nranks), config, &Cancel::default())
     }
 
-    /// Says that `rank` of `nranks`, which has not joined, will not: the others' joins fail, and name it. Returns within moments, or seconds
-    /// where the others have not started yet.
-    pub fn decline(id: &UniqueId, (rank, nranks): (Rank, u32)) {
+    /// Says that `rank` of `nranks`, which has not joined, will not: the others' joins fail, and name it and what it `said`. Returns within
+    /// moments, or seconds where the others have not started yet.
+    pub fn decline(id: &UniqueId, (rank, nranks): (Rank, u32), said: &str) {
         let config = BootstrapConfig::default();
-        if id.kind() != RootKind::Created && rank.0 == 0 {
-            // It does not wait for an address that is in use: another root is there.
-            let at_once = Cancel::default();
-            at_once.cancel();
-            if root_address::start(id, nranks, &config, &at_once).is_err() {
-                return;
-            }
+        if id.kind() != RootKind::Created && rank.0 == 0 && !start_root_at_once(id, nranks, &config) {
+            return;
         }
-        join::leave_unmet((id, &id.credentials()), (rank, nranks), &config, Withdrawal::Misconfigured);
+        let why = Withdrawal::Misconfigured(Said::of(said));
+        join::leave_unmet((id, &id.credentials()), (rank, nranks), &config, why);
+    }
+
+    /// The same of a process that does not know which rank it is. It may be the one for whose root the others wait: where none is found, and the
+    /// address is this host's, it is the root for as long as it takes them to hear of it.
+    pub fn decline_unplaced(id: &UniqueId, said: &str) {
+        let config = BootstrapConfig::default();
+        let why = Withdrawal::Misconfigured(Said::of(said));
+        let leave = || join::leave_unmet((id, &id.credentials()), (NO_RANK, 0), &config, why);
+        let may_be_root = id.kind() != RootKind::Created && join::is_own(id.root_addr().ip());
+        if !leave() && may_be_root && start_root_at_once(id, 0, &config) {
+            leave();
+            std::thread::sleep(LATE_RANKS_COME_WITHIN);
+        }
     }
 
     /// As [`Self::connect`], until `cancel` is called: then it fails with [`BootstrapError::Aborted`], within moments, or two seconds where

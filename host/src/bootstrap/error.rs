@@ -337,6 +337,14 @@ pub enum BootstrapError {
         /// Its reason.
         reason: String,
     },
+    /// A process of the job, which does not know which rank it is, cannot take part.
+    #[error("{process}, which is to be a rank of this job, cannot join: {reason}")]
+    Unplaced {
+        /// The process.
+        process: Claimant,
+        /// Its reason.
+        reason: String,
+    },
     /// A rank left while this one still needed it.
     #[error("rank {rank} had already closed the communicator")]
     PeerLeft {
@@ -523,6 +531,7 @@ impl BootstrapError {
             // No rank of the communicator has this number.
             BootstrapError::RankOutOfRange { rank: _, nranks: _ } => {}
             BootstrapError::AuthFailed { addr: _, why: _ }
+            | BootstrapError::Unplaced { process: _, reason: _ }
             | BootstrapError::RootUnreachable { addr: _, waited: _, errno: _ }
             | BootstrapError::RootAddrTaken { addr: _, occupant: _ }
             | BootstrapError::RootLost { addr: _ }

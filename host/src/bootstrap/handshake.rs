@@ -22,8 +22,8 @@
 use oxccl_shared::abi::Rank;
 use snow::{HandshakeState, TransportState};
 
-pub use super::credentials::ROOT;
 use super::credentials::{Binding, Credentials, SHOWN_MAX};
+pub use super::credentials::{NO_RANK, ROOT};
 use super::error::AuthFailure;
 use super::noise::{self, PUBLIC_BYTES};
 use super::secret::{Ephemeral, Secret};
@@ -31,7 +31,7 @@ use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol, with all messages that travel by it until the ranks have met; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 
 const MAGIC: [u8; 4] = *b"OxBs";
 const VERSION_BYTES: usize = 6;

@@ -118,7 +118,8 @@ fn far_rank_0(root: &TcpStream, kind: RootKind) -> Option<IpAddr> {
     (kind != RootKind::Created && !is_own(ip)).then_some(ip)
 }
 
-fn is_own(ip: IpAddr) -> bool {
+/// Whether it is this host's.
+pub(super) fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || iface::list().is_ok_and(|all| all.iter().any(|interface| interface.addr == ip))
 }
 
@@ -202,18 +203,21 @@ pub(crate) fn register(
     }
 }
 
-/// A rank that has not found the root, and does not join, tells it, if it can be found at once.
+/// A rank that has not found the root, and does not join, tells it, if it can be found at once. Returns whether it could.
 pub(crate) fn leave_unmet(
     root: (&UniqueId, &Credentials),
     (me, nranks): (Rank, u32),
     config: &BootstrapConfig,
     why: Withdrawal,
-) {
-    let takes = if why == Withdrawal::Misconfigured { DECLINING_TAKES } else { LEAVING_TAKES };
+) -> bool {
+    let takes = if why.is_early() { DECLINING_TAKES } else { LEAVING_TAKES };
     let config = BootstrapConfig { timeout: takes.min(config.timeout), ..config.clone() };
-    if let Ok((mut root, _)) = reach_root(root, me, &config, &Cancel::default()) {
+    let reached = reach_root(root, me, &config, &Cancel::default());
+    let found = !matches!(reached, Err(BootstrapError::RootUnreachable { .. }));
+    if let Ok((mut root, _)) = reached {
         withdraw(&mut root, nranks, why);
     }
+    found
 }
 
 /// Tells the root that this rank does not join, so that the others do not wait for it, and do not take it for dead. Returns whether that was too
@@ -229,8 +233,7 @@ pub(crate) fn withdraw(root: &mut Channel, nranks: u32, why: Withdrawal) -> bool
     }
     // Until the answer comes the connection stays open: its end before the message is read would be a death.
     // A rank 0 stays for those that come late.
-    let patience = LEAVING_TAKES
-        + if why == Withdrawal::Misconfigured { LATE_RANKS_COME_WITHIN } else { Duration::ZERO };
+    let patience = LEAVING_TAKES + if why.is_early() { LATE_RANKS_COME_WITHIN } else { Duration::ZERO };
     let answer = root.read_frame(ROOT_PAYLOAD_MAX, &Deadline::after(patience));
     let reply = answer.ok().and_then(|frame| Reply::from_bytes(&frame.payload).ok());
     matches!(reply, Some(Reply::Assigned { .. }))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use oxccl_shared::abi::Rank;
 
 use super::error::{BootstrapError, Claimant, NRANKS_MAX, Strangers};
-use super::handshake::PROTOCOL_VERSION;
+use super::handshake::{NO_RANK, PROTOCOL_VERSION};
 use super::rendezvous_wire::{Failure, Register, Reply, Withdrawal};
 use super::side::far_parent;
 use crate::os::NoDescriptor;
@@ -68,6 +68,7 @@ impl Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a root has one, and copies failures")]
 enum Phase {
     Gathering { until: Instant },
     Failed { failure: Failure, until: Instant },
@@ -136,9 +137,10 @@ impl Rendezvous {
         }
         match self.phase {
             Phase::Gathering { .. } => {}
-            // Two jobs: both fail.
+            // Two jobs: both fail. Or this is the rank 0 of a job of which another process has said that it cannot come.
             Phase::Failed {
-                failure: failure @ (Failure::Duplicate { .. } | Failure::WorldSize { .. }),
+                failure:
+                    failure @ (Failure::Duplicate { .. } | Failure::WorldSize { .. } | Failure::Unplaced { .. }),
                 ..
             } if wants_root => {
                 return self.answer_late(conn, failure);
@@ -148,6 +150,11 @@ impl Rendezvous {
             Phase::Finished => return self.answer_surplus(rank, entry, nranks),
         }
         self.came(rank);
+        if let (NO_RANK, Some(why)) = (rank, register.withdraws) {
+            let failure = Failure::Unplaced { process: entry.claimant(), why };
+            self.fail(now, failure);
+            return self.answer_late(conn, failure);
+        }
         if self.first_at.is_none() {
             self.first_at = Some(now);
             self.phase = Phase::Gathering { until: now + self.timeout };
@@ -388,9 +395,8 @@ impl From<Failure> for BootstrapError {
             }
             Failure::OutOfRange { rank, nranks } => BootstrapError::RankOutOfRange { rank, nranks },
             Failure::Lost { rank } => BootstrapError::PeerLost { rank },
-            Failure::Withdrew { rank, why } => {
-                BootstrapError::PeerAborted { rank, reason: why.reason().to_owned() }
-            }
+            Failure::Withdrew { rank, why } => BootstrapError::PeerAborted { rank, reason: why.reason() },
+            Failure::Unplaced { process, why } => BootstrapError::Unplaced { process, reason: why.reason() },
             Failure::Starved { why } => BootstrapError::NoDescriptor { rank: None, what: ACCEPT_RANKS, why },
         }
     }

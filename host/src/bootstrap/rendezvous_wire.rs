@@ -18,7 +18,60 @@ pub const KIND_REGISTER: u8 = 1;
 /// Frame kind: the root answers.
 pub const KIND_REPLY: u8 = 2;
 /// Most bytes of a frame between a rank and the root.
-pub const ROOT_PAYLOAD_MAX: usize = 128;
+pub const ROOT_PAYLOAD_MAX: usize = 320;
+/// Longest text by which a process says why it cannot join.
+pub const SAID_BYTES_MAX: usize = 200;
+
+/// What a process says of its own settings, to be read by the users of other ranks: cut where it is too long, without control characters.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "SaidForm", from = "SaidForm")]
+pub struct Said {
+    bytes: [u8; SAID_BYTES_MAX],
+    len_bytes: usize,
+}
+
+/// How a [`Said`] travels.
+type SaidForm = heapless::String<SAID_BYTES_MAX>;
+
+impl Said {
+    /// Nothing.
+    pub const NOTHING: Said = Said { bytes: [0; SAID_BYTES_MAX], len_bytes: 0 };
+
+    /// The start of `text`.
+    pub fn of(text: &str) -> Said {
+        let mut said = Said::NOTHING;
+        for letter in text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }) {
+            let end = said.len_bytes + letter.len_utf8();
+            let Some(place) = said.bytes.get_mut(said.len_bytes..end) else { break };
+            letter.encode_utf8(place);
+            said.len_bytes = end;
+        }
+        said
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len_bytes]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+impl From<Said> for SaidForm {
+    fn from(said: Said) -> SaidForm {
+        SaidForm::try_from(said.as_str()).unwrap_or_default()
+    }
+}
+
+impl From<SaidForm> for Said {
+    fn from(form: SaidForm) -> Said {
+        Said::of(&form)
+    }
+}
 
 /// A rank's registration with the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,23 +94,35 @@ pub struct Register {
 
 /// Why a rank that lives does not join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a process has few, and copies them")]
 pub enum Withdrawal {
     /// Its program aborted it, or dropped what it waited with.
     Aborted,
     /// Something failed there.
     Failed,
-    /// It has settings or arguments by which it cannot join.
-    Misconfigured,
+    /// It has settings or arguments by which it cannot join, of which it says this.
+    Misconfigured(Said),
 }
 
 impl Withdrawal {
     /// For the errors of the others.
-    pub fn reason(self) -> &'static str {
-        match self {
+    pub fn reason(&self) -> String {
+        let said = match self {
             Withdrawal::Aborted => "its program aborted or dropped it before all ranks had come",
             Withdrawal::Failed => "it could not join, and its own error says why",
-            Withdrawal::Misconfigured => "its settings or arguments are wrong, and its own error says which",
-        }
+            Withdrawal::Misconfigured(said) if !said.as_str().is_empty() => {
+                return format!("its settings or arguments are wrong: {}", said.as_str());
+            }
+            Withdrawal::Misconfigured(_) => {
+                "its settings or arguments are wrong, and its own error says which"
+            }
+        };
+        said.to_owned()
+    }
+
+    /// Whether it is wrong from its start, when others may still be on their way.
+    pub fn is_early(&self) -> bool {
+        matches!(self, Withdrawal::Misconfigured(_))
     }
 }
 
@@ -186,10 +251,17 @@ pub enum Failure {
         /// Why.
         why: Withdrawal,
     },
+    /// A process that does not know its rank does not join, and lives.
+    Unplaced {
+        /// The process.
+        process: Claimant,
+        /// Why.
+        why: Withdrawal,
+    },
 }
 
 impl Message for Register {
-    const VERSION: u8 = 4;
+    const VERSION: u8 = 5;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -208,7 +280,7 @@ impl Message for Introduction {
 }
 
 impl Message for Reply {
-    const VERSION: u8 = 6;
+    const VERSION: u8 = 7;
     const BYTES_MAX: usize = ROOT_PAYLOAD_MAX;
 }
 
@@ -223,6 +295,7 @@ mod tests {
         let addr: SocketAddr = "[2001:db8::1]:9".parse().expect("an address");
         let v4: SocketAddr = "10.0.0.1:65535".parse().expect("an address");
         let rank = Rank(7);
+        let longest = Said::of(&"\u{e4}".repeat(SAID_BYTES_MAX));
         let claimant = |addr: SocketAddr| Claimant { ip: addr.ip(), process: u32::MAX };
         let replies = [
             Reply::Assigned { successor: rank, listener: addr, parent: None },
@@ -247,7 +320,12 @@ mod tests {
             Reply::Failed(Failure::Lost { rank }),
             Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Aborted }),
             Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Failed }),
-            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Misconfigured }),
+            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Misconfigured(Said::NOTHING) }),
+            Reply::Failed(Failure::Withdrew { rank, why: Withdrawal::Misconfigured(longest) }),
+            Reply::Failed(Failure::Unplaced {
+                process: claimant(addr),
+                why: Withdrawal::Misconfigured(longest),
+            }),
             Reply::Leaving,
             Reply::Failed(Failure::Starved { why: NoDescriptor::Process { limit: 1024 } }),
             Reply::Failed(Failure::Starved { why: NoDescriptor::Host }),
@@ -259,11 +337,30 @@ mod tests {
             assert_eq!(Reply::from_bytes(&bytes[..bytes.len() - 1]), Err(WireError::Form));
         }
         let register = Register::of_this_process(4, v4, Duration::MAX);
-        let why = [Withdrawal::Aborted, Withdrawal::Failed, Withdrawal::Misconfigured];
+        let why = [Withdrawal::Aborted, Withdrawal::Failed, Withdrawal::Misconfigured(longest)];
         for withdraws in why.map(Some).into_iter().chain([None]) {
             let register = Register { withdraws, ..register };
             assert_eq!(Register::from_bytes(&register.to_bytes()), Ok(register));
         }
+    }
+
+    #[test]
+    fn what_is_said_is_cut_between_letters_and_has_no_control_characters() {
+        assert_eq!(Said::of("a\n\x1b[31mb").as_str(), "a  [31mb");
+        assert_eq!(Said::of(&"\u{20ac}".repeat(100)).as_str(), "\u{20ac}".repeat(66));
+        assert_eq!(
+            Withdrawal::Misconfigured(Said::of("X is 1")).reason(),
+            "its settings or arguments are wrong: X is 1"
+        );
+        let raw = postcard::to_allocvec(&Reply::Failed(Failure::Withdrew {
+            rank: Rank(1),
+            why: Withdrawal::Misconfigured(Said::of("a b")),
+        }))
+        .expect("it fits");
+        let raw: Vec<u8> = [Reply::VERSION].into_iter().chain(raw).collect();
+        assert!(Reply::from_bytes(&raw).is_ok());
+        let spoilt: Vec<u8> = raw.iter().map(|byte| if *byte == b' ' { 0x1b } else { *byte }).collect();
+        assert_eq!(Reply::from_bytes(&spoilt), Err(WireError::Form));
     }
 
     proptest! {

@@ -329,7 +329,8 @@ fn held_for(reply: &Reply) -> Duration {
             | Failure::WorldSize { .. }
             | Failure::OutOfRange { .. }
             | Failure::Version { .. }
-            | Failure::Withdrew { why: Withdrawal::Misconfigured, .. },
+            | Failure::Withdrew { why: Withdrawal::Misconfigured(_), .. }
+            | Failure::Unplaced { .. },
         ) => LATE_RANKS_COME_WITHIN,
         _ => Duration::ZERO,
     }

@@ -124,7 +124,7 @@ impl Bootstrap {
                 }
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {
-                    BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason().to_owned() }
+                    BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason() }
                 }
                 (None, None, None, Some(rank)) if attempt.is_called() => BootstrapError::PeerWentOn { rank },
                 _ => error,

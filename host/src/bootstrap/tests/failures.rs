@@ -5,7 +5,7 @@ use super::super::channel::{Channel, DialError};
 use super::super::frame;
 use super::super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::super::id::RootKind;
-use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal};
+use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::super::ring_wire::MembershipEvent;
 use super::super::secret::Ephemeral;
 use super::super::sock::{self, Deadline};
@@ -125,13 +125,37 @@ fn a_rank_whose_settings_are_wrong_is_named_to_all_at_once() {
             // Some are there before it, others come later.
             std::thread::sleep(Duration::from_millis(150) * ((rank + 4 - wrong) % 3));
             if rank == wrong {
-                return Bootstrap::decline(&id, (Rank(rank), 4));
+                return Bootstrap::decline(&id, (Rank(rank), 4), "X is \"y\"");
             }
             let error = join(&id, rank, 4).err().expect("one cannot come");
             let BootstrapError::PeerAborted { rank, reason } = &error else { panic!("{kind:?}: {error}") };
-            assert_eq!((rank.0, reason.as_str()), (wrong, Withdrawal::Misconfigured.reason()));
+            assert_eq!((rank.0, reason.as_str()), (wrong, "its settings or arguments are wrong: X is \"y\""));
         });
         assert!(began.elapsed() < Duration::from_secs(4), "{kind:?} {wrong}: {:?}", began.elapsed());
+    }
+}
+
+/// They waited as long for one that does not know which rank it is, and which may be the rank 0 without whom there is no root.
+#[test]
+fn a_process_that_does_not_know_its_rank_is_named_to_all_at_once() {
+    for (kind, unplaced) in [(RootKind::Created, 2), (RootKind::ByRankZero, 2), (RootKind::ByRankZero, 0)] {
+        let made = match kind {
+            RootKind::Created => UniqueId::create_by(&config()),
+            _ => UniqueId::by_rank_zero(&config()),
+        };
+        let id = made.expect("a root on the loopback");
+        let began = Instant::now();
+        in_parallel(3, |rank| {
+            if rank == unplaced {
+                return Bootstrap::decline_unplaced(&id, "X is \"y\"");
+            }
+            std::thread::sleep(Duration::from_millis(100) * rank);
+            let error = join(&id, rank, 3).err().expect("one cannot come");
+            let BootstrapError::Unplaced { process, reason } = &error else { panic!("{kind:?}: {error}") };
+            assert_eq!(process.process, std::process::id());
+            assert_eq!(reason, "its settings or arguments are wrong: X is \"y\"");
+        });
+        assert!(began.elapsed() < Duration::from_secs(8), "{kind:?} {unplaced}: {:?}", began.elapsed());
     }
 }
 
