@@ -1,6 +1,7 @@
 //! Aggregators and their ranks as processes: servers that are killed, stopped and started again, and ranks that are killed. Every rank ends
 //! in time with an error that says why, nothing is left, and other jobs of the server go on.
 
+use oxccl::status::ask::processes;
 use oxccl_tests::hosts::{Hosts, INTERFACE};
 use oxccl_tests::process::{Failure, Job, Launch, Process, SOON};
 use rustix::process::Signal;
@@ -126,6 +127,41 @@ fn operations_wait_for_a_server_that_stands_still() {
         let checked_at = rank.line("checked", SOON).at;
         assert!(checked_at >= went_on_at, "{}", rank.transcript());
     }
+    all_end_well(&mut job);
+}
+
+/// The heads seemed to wait for each other in a circle, and to send each other what went to the server.
+#[test]
+fn a_status_shows_a_server_as_what_it_is() {
+    let server = Aggregator::start("0", 1024);
+    let mut job = server.launch(4, 2).start("join all-reduce=100000 ask all-reduce=100000 drop");
+    job.all_print("step ask");
+    server.process.signal(Signal::STOP);
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
+    let deadline = Instant::now() + SOON;
+    let comm = loop {
+        let found = processes().unwrap().into_iter().find(|found| found.pid == job.ranks[0].pid()).unwrap();
+        let comm = found.status(0, Duration::from_secs(1), SOON).unwrap().communicators.remove(0);
+        if [0, 2].iter().all(|head| comm.ranks[*head as usize].waits_for_network.is_some()) {
+            break comm;
+        }
+        assert!(Instant::now() < deadline, "{comm:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    for head in [0, 2] {
+        let said = &comm.ranks[head];
+        assert_eq!(said.waits_for, None, "{said:?}");
+        assert!(said.waits_for_network.as_ref().is_some_and(|name| name.contains(&server.addr)), "{said:?}");
+    }
+    let network = comm.network.as_ref().expect("rank 0 is a head");
+    assert!(network.name.contains(&server.addr), "{network:?}");
+    // Of the second operation it may have sent some.
+    assert!(network.sent_bytes >= 400_000 && network.received_bytes >= 400_000, "{network:?}");
+    assert!(network.operations >= 1 && network.waited_ns > 0, "{network:?}");
+    let next = comm.peers.iter().find(|peer| peer.rank == 2).unwrap();
+    let counted = [next.operations, next.sent_bytes, next.received_bytes, next.waited_ns];
+    assert_eq!(counted, [0; 4], "{next:?}");
+    server.process.signal(Signal::CONT);
     all_end_well(&mut job);
 }
 

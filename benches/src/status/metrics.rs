@@ -3,7 +3,7 @@
 //! Gives: their counters: names, help, units, labels and values, for whoever writes them in a format ([`super::prometheus`], [`super::otlp`]).
 //! Never: knows a format.
 
-use oxccl::status::{CommunicatorReport, PeerReport, ProcessReport, State, TotalReport};
+use oxccl::status::{CommunicatorReport, NetworkReport, PeerReport, ProcessReport, State, TotalReport};
 
 /// What a number counts, where it is no bare number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +136,33 @@ const OF_PEER: [Row<PeerReport>; 12] = [
     }),
 ];
 
+const OF_NETWORK: [Row<NetworkReport>; 4] = [
+    Row(
+        "network_operations",
+        Counter,
+        None,
+        "Operations that a network that reduces had a part in",
+        |network| Whole(network.operations),
+    ),
+    Row("network_sent", Counter, Some(Unit::Bytes), "Bytes sent to a network that reduces", |network| {
+        Whole(network.sent_bytes)
+    }),
+    Row(
+        "network_received",
+        Counter,
+        Some(Unit::Bytes),
+        "Bytes received from a network that reduces",
+        |network| Whole(network.received_bytes),
+    ),
+    Row(
+        "network_waited",
+        Counter,
+        Some(Unit::Seconds),
+        "Time for which operations waited for a network that reduces",
+        |network| Real(network.waited_ns as f64 / 1e9),
+    ),
+];
+
 /// All metrics, with a value for each rank, function and peer.
 pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Vec<Metric> {
     let new = |name, help, unit, kind| Metric { name, help, unit, kind, points: Vec::new() };
@@ -145,6 +172,8 @@ pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Ve
         OF_FUNCTION.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
     let mut of_peer: Vec<_> =
         OF_PEER.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
+    let mut of_network: Vec<_> =
+        OF_NETWORK.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
     for process in processes {
         for comm in &process.communicators {
             let labels = rank_labels(process.pid, comm);
@@ -155,6 +184,9 @@ pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Ve
                 labels.push(("function", Label::Text(total.function.clone())));
                 add(&mut of_function, &OF_FUNCTION, total, &labels, began_ns);
             }
+            if let Some(network) = &comm.network {
+                add(&mut of_network, &OF_NETWORK, network, &labels, began_ns);
+            }
             for peer in &comm.peers {
                 let mut labels = labels.clone();
                 let transport = peer.transport.clone().unwrap_or_default();
@@ -163,7 +195,9 @@ pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Ve
             }
         }
     }
-    of_rank.into_iter().chain(of_function).chain(of_peer).collect()
+    // Most jobs have no such network.
+    of_network.retain(|metric| !metric.points.is_empty());
+    of_rank.into_iter().chain(of_function).chain(of_peer).chain(of_network).collect()
 }
 
 fn rank_labels(pid: u32, comm: &CommunicatorReport) -> Vec<(&'static str, Label)> {

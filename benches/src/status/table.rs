@@ -87,13 +87,20 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
         Some(own) => (
             Some((own.done, own.begun)),
             own.during_ms.or((own.waited_ms > 0).then_some(own.waited_ms)),
-            doing(own.during.as_ref(), own.waits_for, own.recent.last().map(|last| &last.operation)),
+            doing(
+                own.during.as_ref(),
+                (own.waits_for, own.waits_for_network.as_deref()),
+                own.recent.last().map(|last| &last.operation),
+            ),
         ),
         None => {
             let waited = rank.waited_ms.filter(|waited| *waited > 0);
             let what = match rank.answers {
                 _ if rank.has_left => "has left".to_owned(),
-                Some(true) => doing(rank.during.as_ref(), rank.waits_for, rank.latest.as_ref()),
+                Some(true) => {
+                    let waits = (rank.waits_for, rank.waits_for_network.as_deref());
+                    doing(rank.during.as_ref(), waits, rank.latest.as_ref())
+                }
                 Some(false) => "DOES NOT ANSWER: stopped, frozen or cut off".to_owned(),
                 _ => "was not asked".to_owned(),
             };
@@ -107,10 +114,14 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
 
 fn doing(
     during: Option<&OperationReport>,
-    waits_for: Option<u32>,
+    waits_for: (Option<u32>, Option<&str>),
     latest: Option<&OperationReport>,
 ) -> String {
-    let waits = waits_for.map(|rank| format!(", waits for rank {rank}")).unwrap_or_default();
+    let waits = match waits_for {
+        (_, Some(network)) => format!(", waits for {network}"),
+        (Some(rank), None) => format!(", waits for rank {rank}"),
+        (None, None) => String::new(),
+    };
     match (during, latest) {
         (Some(during), _) => format!("{}{waits}", operation(during)),
         (None, Some(latest)) => format!("in no call; its latest was {}", operation(latest)),
@@ -150,8 +161,18 @@ fn peers(text: &mut String, comm: &CommunicatorReport) {
         peer.operations + peer.waited_ns + peer.outages + peer.reconnects + peer.retries > 0
     };
     let mut active = comm.peers.iter().filter(is_shown).peekable();
-    if active.peek().is_some() {
+    let network = comm.network.as_ref().filter(|network| network.operations + network.waited_ns > 0);
+    if active.peek().is_some() || network.is_some() {
         let _ = writeln!(text, "  rank {} has exchanged:", comm.rank);
+    }
+    if let Some(network) = network {
+        let [sent, received] = [network.sent_bytes, network.received_bytes].map(|bytes| bytes as f64 / 1e6);
+        let (operations, waited) = (count(network.operations, "operation"), network.waited_ns as f64 / 1e9);
+        let _ = writeln!(
+            text,
+            "    with {}: {sent:.3} MB sent, {received:.3} MB received in {operations}; waited {waited:.3} s for it",
+            network.name
+        );
     }
     for peer in active {
         let link = peer.transport.as_deref().unwrap_or("-");
@@ -261,6 +282,7 @@ mod tests {
         let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it once; its host did not answer 2 times, 9.5 s; 4 segments sent again; 1 reconnect to it, 3 retries";
         assert!(text.contains(peer), "{text}");
         assert!(text.contains("rank 0 has refused 7 connections"), "{text}");
+        assert!(!text.contains("aggregators"), "{text}");
         let mut one = reports();
         let comm = &mut one[0].communicators[0];
         comm.refusals = 1;
@@ -270,6 +292,27 @@ mod tests {
         let text = table(&one);
         let peer = "received in 1 operation; waited 4.200 s for it; stalled by it once; its host did not answer once, 9.5 s; 1 segment sent again; 1 reconnect to it, 1 retry";
         assert!(text.contains(peer) && text.contains("has refused 1 connection\n"), "{text}");
+    }
+
+    /// The heads of hosts seemed to wait for each other, and to send each other what went to a server.
+    #[test]
+    fn a_network_that_reduces_is_no_rank() {
+        let mut reports = reports();
+        let comm = &mut reports[0].communicators[0];
+        let name = Some("aggregators node9:28040 (OXCCL_AGGREGATOR)".to_owned());
+        (comm.waits_for, comm.waits_for_network) = (None, name.clone());
+        comm.network = serde_json::from_str(
+            r#"{"name":"aggregators node9:28040 (OXCCL_AGGREGATOR)","operations":3,"sent_bytes":4000000,"received_bytes":2000000,
+                "sent_slots":5,"received_slots":4,"waited_ns":1500000000}"#,
+        )
+        .unwrap();
+        let other = &mut comm.ranks[2];
+        (other.answers, other.during, other.waits_for_network) = (Some(true), comm.during.clone(), name);
+        let text = table(&reports);
+        let waits = "(operation 8), waits for aggregators node9:28040 (OXCCL_AGGREGATOR)\n";
+        assert_eq!(text.matches(waits).count(), 2, "{text}");
+        let line = "    with aggregators node9:28040 (OXCCL_AGGREGATOR): 4.000 MB sent, 2.000 MB received in 3 operations; waited 1.500 s for it\n";
+        assert!(text.contains(line) && !text.contains("waits for rank"), "{text}");
     }
 
     #[test]

@@ -213,6 +213,12 @@ impl RecvConn {
         self.counter.traffic = Some(traffic);
     }
 
+    /// Whether that is set.
+    #[cfg(feature = "cpu")]
+    pub fn is_counted(&self) -> bool {
+        self.counter.traffic.is_some()
+    }
+
     /// The slot of the current step.
     #[inline(always)]
     pub fn slot(&self, protocol: Protocol) -> *mut u8 {

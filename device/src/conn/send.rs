@@ -282,6 +282,12 @@ impl SendConn {
         self.counter.traffic = Some(traffic);
     }
 
+    /// Whether that is set.
+    #[cfg(feature = "cpu")]
+    pub fn is_counted(&self) -> bool {
+        self.counter.traffic.is_some()
+    }
+
     /// Whether the consumer has consumed everything.
     #[inline]
     pub fn is_drained(&self) -> bool {

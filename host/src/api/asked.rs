@@ -4,10 +4,10 @@ use super::config::Config;
 use super::handle::{CommHandle, CommState};
 use super::stalls::Stalls;
 use crate::bootstrap::{Counts, Searches};
-use crate::launch::{Health, Mark, Notice, PeerTraffic, PlannedTraffic, RECORDS};
+use crate::launch::{Health, Mark, Notice, PeerTraffic, PlannedTraffic, RECORDS, Standing};
 use crate::status::{
-    CommunicatorReport, OperationReport, PeerReport, RankReport, RecordReport, Records, Settings, State,
-    Subject, TotalReport, register, told,
+    CommunicatorReport, NetworkReport, OperationReport, PeerReport, RankReport, RecordReport, Records,
+    Settings, State, Subject, TotalReport, register, told,
 };
 use crate::wire::Message;
 use oxccl_device::traffic::Traffic;
@@ -126,7 +126,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     let during = during.or(standing.during.map(|during| (during, standing.mark)));
     report.during = during.map(OperationReport::from);
     report.during_ms = under_way.map(|found| now.saturating_sub(found.began_ns) / 1_000_000);
-    report.waits_for = standing.waits_for.map(|rank| rank.0);
+    (report.waits_for, report.waits_for_network) = waits_for(&standing, stalls);
     report.waited_ms = standing.waited_ms;
     report.moved = standing.moved;
     report.stall = stalls.stall().map(|stall| stalls.line(&stall));
@@ -136,6 +136,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
         .collect();
     let incidents = stalls.incidents();
     report.peers = peers(health, stalls, &incidents, report.rank);
+    report.network = network(health, stalls);
     (report.stalls, report.refusals) = (stalls.found().iter().sum(), incidents.refusals);
     stalls.add_times(&mut recent);
     let recent = recent.iter().filter(|_| recent_max > 0);
@@ -149,6 +150,29 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
         .collect();
 }
 
+/// For whom a rank waits: another one, or the network that reduces.
+fn waits_for(standing: &Standing, stalls: &Stalls) -> (Option<u32>, Option<String>) {
+    match standing.is_for_network {
+        true => (None, Some(stalls.reduces_by().to_owned())),
+        false => (standing.waits_for.map(|rank| rank.0), None),
+    }
+}
+
+/// What has gone to a network that reduces, and come from it.
+fn network(health: &Health, stalls: &Stalls) -> Option<NetworkReport> {
+    let (_, counted) = health.reduction()?;
+    let ([sent_bytes, received_bytes], [sent_slots, received_slots]) = (counted.bytes, counted.slots);
+    Some(NetworkReport {
+        name: stalls.reduces_by().to_owned(),
+        operations: counted.operations,
+        sent_bytes,
+        received_bytes,
+        sent_slots,
+        received_slots,
+        waited_ns: health.recorder().scale().lasts(counted.waited).as_nanos() as u64,
+    })
+}
+
 /// What has gone to and from each other rank, and what has happened to the connections with it.
 fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<PeerReport> {
     let (scale, found) = (health.recorder().scale(), stalls.found());
@@ -157,6 +181,9 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
     let all = (0..).map(Rank).zip(health.traffic()).filter(|(rank, _)| rank.0 != me);
     let one = |(rank, traffic): (Rank, &Arc<Traffic>)| {
         let (counted, outages) = (traffic.read(), stalls.outages(rank));
+        // Waits for the network that it stands for are not for it.
+        let of_network = health.reduction().filter(|(stand_in, _)| *stand_in == rank);
+        let waited = counted.waited.saturating_sub(of_network.map_or(0, |(_, counted)| counted.waited));
         let of_plans = planned.as_ref().and_then(|planned| planned.get(rank.index()).copied());
         let of_slots = PeerTraffic { operations: counted.operations, bytes: counted.bytes };
         let PeerTraffic { operations, bytes: [sent_bytes, received_bytes] } = of_plans.unwrap_or(of_slots);
@@ -169,7 +196,7 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
             received_bytes,
             sent_slots: counted.slots[0],
             received_slots: counted.slots[1],
-            waited_ns: scale.lasts(counted.waited).as_nanos() as u64,
+            waited_ns: scale.lasts(waited).as_nanos() as u64,
             stalls: found.get(rank.index()).copied().unwrap_or(0),
             outages: outages.count,
             unreachable_ns: outages.lasted.as_nanos() as u64,
@@ -196,6 +223,7 @@ fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<Ran
             Some(said) => said.get(rank.index()).copied().flatten(),
             None => None,
         };
+        let (waits_for, waits_for_network) = answer.map_or((None, None), |said| waits_for(&said, stalls));
         RankReport {
             rank: rank.0,
             host: place.host.clone(),
@@ -211,7 +239,8 @@ fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<Ran
             latest: answer
                 .and_then(|said| said.latest)
                 .map(|latest| OperationReport::from((latest, Mark::default()))),
-            waits_for: answer.and_then(|said| said.waits_for).map(|rank| rank.0),
+            waits_for,
+            waits_for_network,
             waited_ms: answer.map(|said| said.waited_ms),
             moved: answer.and_then(|said| said.moved),
         }

@@ -157,6 +157,11 @@ impl Stalls {
         (of == rank).then_some(text)
     }
 
+    /// What reduces between the ranks, in words; empty without.
+    pub fn reduces_by(&self) -> &str {
+        &self.reduces_by
+    }
+
     /// Where each rank is.
     pub fn places(&self) -> &[Place] {
         &self.names.places

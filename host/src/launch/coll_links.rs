@@ -4,8 +4,10 @@ use super::drive::{Collective, Drive, DriveFailure};
 use super::link_error::LinkError;
 use crate::proxy::{CollEnd, CollFault, CollOp, Cut, Elements, Moves};
 use oxccl_device::gpu::Wait;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::registry::spec_of;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The network of a rank that is a head.
@@ -14,20 +16,25 @@ pub struct CollLinks {
     /// The head of the next host, for whom this one waits when it waits for the network: if every head waits so for another, whoever
     /// keeps them all waiting is found by going from one to the next.
     next_head: Rank,
+    /// What goes to the network and comes from it.
+    traffic: Arc<Traffic>,
+    /// Whether the latest collective needs it.
+    is_needed: bool,
     failure: Option<DriveFailure>,
 }
 
 impl CollLinks {
-    /// With that head after this one.
-    pub fn new(end: CollEnd, next_head: Rank) -> CollLinks {
-        CollLinks { end, next_head, failure: None }
+    /// With that head after this one, over connections that count in `traffic`.
+    pub fn new(end: CollEnd, next_head: Rank, traffic: Arc<Traffic>) -> CollLinks {
+        CollLinks { end, next_head, traffic, is_needed: false, failure: None }
     }
 }
 
 impl Drive for CollLinks {
     fn begin_collective(&mut self, collective: &Collective<'_>) {
         // Other algorithms do without it.
-        if !spec_of(collective.plan.algorithm).connections.has_network() {
+        self.is_needed = spec_of(collective.plan.algorithm).connections.has_network();
+        if !self.is_needed {
             return;
         }
         let plan = collective.plan;
@@ -59,6 +66,14 @@ impl Drive for CollLinks {
 
     fn stands_for(&self, peer: Rank) -> bool {
         peer == self.next_head
+    }
+
+    fn is_meant_by(&self, peer: Rank) -> bool {
+        self.is_needed && peer == self.next_head
+    }
+
+    fn reduction(&self) -> Option<(Rank, Arc<Traffic>)> {
+        Some((self.next_head, self.traffic.clone()))
     }
 
     /// Every head has its reductions under way: nobody but the network can end them.

@@ -5,8 +5,10 @@ use crate::net::bypass::Expected;
 use crate::plan::{Call, Plan};
 use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::{Protocol, Rank};
 use oxccl_shared::reduce::Resolved;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A collective that begins.
@@ -110,6 +112,16 @@ pub(crate) trait Drive: Send {
     /// Whether slots to or from the rank may be those of a network, which the rank itself does not count.
     fn stands_for(&self, _peer: Rank) -> bool {
         false
+    }
+
+    /// Whether a wait for the rank in the collective under way is one for a network that reduces.
+    fn is_meant_by(&self, _peer: Rank) -> bool {
+        false
+    }
+
+    /// Of a network that reduces: the rank that stands for it, and what goes to it and comes from it.
+    fn reduction(&self) -> Option<(Rank, Arc<Traffic>)> {
+        None
     }
 
     /// What was under way at the failure, for a log.

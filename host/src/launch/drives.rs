@@ -6,8 +6,10 @@ use super::link_error::LinkError;
 use super::net_links::NetLinks;
 use crate::proxy::ProxyEnd;
 use oxccl_device::gpu::Wait;
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::Rank;
 use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A list that is fixed when the communicator is made; most have none.
@@ -118,6 +120,17 @@ impl Drives {
     #[cold]
     pub(crate) fn stand_for(&self, peer: Rank) -> bool {
         self.all().iter().any(|drive| drive.stands_for(peer))
+    }
+
+    /// Whether a wait for the rank in the collective under way is one for a network that reduces.
+    #[cold]
+    pub(crate) fn are_meant_by(&self, peer: Rank) -> bool {
+        self.all().iter().any(|drive| drive.is_meant_by(peer))
+    }
+
+    /// The network that reduces, if there is one: the rank that stands for it, and what goes to it and comes from it.
+    pub(crate) fn reduction(&self) -> Option<(Rank, Arc<Traffic>)> {
+        self.all().iter().find_map(|drive| drive.reduction())
     }
 
     /// Writes to the log what was under way when a drive failed.

@@ -8,7 +8,7 @@ use super::recorder::Recorder;
 use super::stall::{IdleWindow, Standing};
 use crate::plan::{Call, CallRecord};
 use core::ops::Range;
-use oxccl_device::traffic::Traffic;
+use oxccl_device::traffic::{Counted, Traffic};
 use oxccl_shared::abi::Rank;
 use oxccl_shared::sync::{Line128, Sys, Word};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,6 +42,8 @@ pub struct Health {
     recorder: Recorder,
     /// By rank: what has gone over its connections. Writer: the executor, of ranks on CPUs.
     traffic: Box<[Arc<Traffic>]>,
+    /// Of a head on a CPU: the rank that stands for the network that reduces, and what has gone to that and come from it.
+    reduction: OnceLock<(Rank, Arc<Traffic>)>,
     /// The same of ranks on GPUs, from their plans; set before their first call.
     pub(crate) planned_traffic: OnceLock<PlannedTraffic>,
     /// How the executor divides its time in the present call. Writer: who asks for the standing.
@@ -56,6 +58,8 @@ type Alarm = Box<dyn Fn() + Send + Sync>;
 pub struct SlowWait {
     /// The peer.
     pub peer: Rank,
+    /// Whether that rank stands for a network that reduces.
+    pub is_for_network: bool,
     /// The call.
     pub during: Option<CallRecord>,
     /// How long it has lasted.
@@ -105,7 +109,37 @@ impl Health {
     /// Whose bytes are counted from now on belong to another operation. The executor only.
     #[inline]
     pub(crate) fn begin_traffic(&self) {
-        self.traffic.iter().for_each(|traffic| traffic.begin());
+        self.traffic.iter().chain(self.to_network()).for_each(|traffic| traffic.begin());
+    }
+
+    /// What has gone to a network that reduces, and come from it. `peer` stands for it where whom a rank waits for must be a rank.
+    pub(crate) fn set_reduction(&self, peer: Rank, traffic: Arc<Traffic>) {
+        // A communicator has one.
+        let _ = self.reduction.set((peer, traffic));
+    }
+
+    /// The rank that stands for the network that reduces, and what that network has had.
+    pub(crate) fn reduction(&self) -> Option<(Rank, Counted)> {
+        self.reduction.get().map(|(peer, traffic)| (*peer, traffic.read()))
+    }
+
+    #[inline]
+    fn to_network(&self) -> Option<&Arc<Traffic>> {
+        self.reduction.get().map(|(_, traffic)| traffic)
+    }
+
+    /// Of a wait that is [counted](Self::count_wait), so much was for the network that reduces.
+    #[cold]
+    pub(crate) fn count_wait_for_network(&self, ticks: u64) {
+        self.to_network().into_iter().for_each(|traffic| traffic.waited(ticks));
+    }
+
+    /// Bytes to and from a rank in the present operation, those of the network among them that it stands for.
+    fn moved_with(&self, peer: Rank) -> Option<[u64; 2]> {
+        let [sent, received] = self.traffic.get(peer.index())?.read().now;
+        let of_network = self.reduction().filter(|(stand_in, _)| *stand_in == peer);
+        let [more_sent, more_received] = of_network.map_or([0; 2], |(_, counted)| counted.now);
+        Some([sent + more_sent, received + more_received])
     }
 
     /// The executor has waited for this rank since it looked last, so many ticks of the recorder's ago.
@@ -118,7 +152,7 @@ impl Health {
 
     /// Bytes sent and received in the present operation, or the latest.
     fn moved(&self) -> [u64; 2] {
-        let each = self.traffic.iter().map(|traffic| traffic.read().now);
+        let each = self.traffic.iter().chain(self.to_network()).map(|traffic| traffic.read().now);
         each.fold([0, 0], |[sent, received], now| [sent + now[0], received + now[1]])
     }
 
@@ -170,7 +204,6 @@ impl Health {
             None => latest.filter(|_| done < begun),
         };
         let waits_for = wait.map(|wait| wait.peer);
-        let peer = waits_for.and_then(|peer| self.traffic.get(peer.index()));
         Standing {
             begun,
             done,
@@ -180,7 +213,8 @@ impl Health {
             waits_for,
             waited_ms: wait.map_or(0, |wait| wait.waited.as_millis() as u64),
             moved: during.map(|_| self.moved()),
-            with_peer: peer.map(|traffic| traffic.read().now),
+            is_for_network: wait.is_some_and(|wait| wait.is_for_network),
+            with_peer: waits_for.and_then(|peer| self.moved_with(peer)),
             ..self.in_call()
         }
     }

@@ -51,8 +51,8 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 7;
-    const BYTES_MAX: usize = 312;
+    const VERSION: u8 = 8;
+    const BYTES_MAX: usize = 313;
 }
 
 #[cfg(test)]
@@ -147,6 +147,7 @@ mod tests {
             during: record,
             mark: LONGEST_MARK,
             waits_for: Some(Rank(u32::MAX)),
+            is_for_network: true,
             waited_ms: u64::MAX,
             moved: Some([u64::MAX; 2]),
             with_peer: Some([u64::MAX; 2]),

@@ -236,9 +236,19 @@ impl WaitContext {
             let now = self.health.recorder().ticks();
             let before = self.visited.replace(now);
             if before != 0 {
-                self.health.count_wait(on.peer, now.saturating_sub(before).min(GAP_TICKS_MAX));
+                let ticks = now.saturating_sub(before).min(GAP_TICKS_MAX);
+                self.health.count_wait(on.peer, ticks);
+                if self.is_for_network(on) {
+                    self.health.count_wait_for_network(ticks);
+                }
             }
         }
+    }
+
+    /// Whether the rank that is waited for stands for a network that reduces.
+    #[inline]
+    fn is_for_network(&self, on: Wait) -> bool {
+        !self.drives.is_empty() && self.collective().is_some() && self.drives.are_meant_by(on.peer)
     }
 
     /// Yields the thread or the processor, by how long this wait has lasted. What else is in flight on the thread goes on meanwhile.
@@ -348,7 +358,8 @@ impl WaitContext {
             self.notice_long_operation();
             return Ok(());
         }
-        let wait = SlowWait { peer: on.peer, during: self.during.get(), waited, looked_at: Instant::now() };
+        let (during, is_for_network) = (self.during.get(), self.is_for_network(on));
+        let wait = SlowWait { peer: on.peer, is_for_network, during, waited, looked_at: Instant::now() };
         let was_seen = self.health.note_wait(Some(wait));
         let is_new = !self.is_known.replace(true) || !was_seen;
         // The monitor sleeps between waits, also those for the same rank: each slow wait wakes it.

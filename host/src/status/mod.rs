@@ -33,8 +33,8 @@ pub use question::{LINE_BYTES_MAX, Question};
 pub use ras::{RAS_LINE_BYTES_MAX, RAS_PROTOCOL, RasClient, RasReply};
 pub(crate) use registry::{Ticket, register, told};
 pub use report::{
-    CommunicatorReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport, RecordReport,
-    State, TotalReport,
+    CommunicatorReport, NetworkReport, OperationReport, PeerReport, ProcessReport, REPORT_FORMAT, RankReport,
+    RecordReport, State, TotalReport,
 };
 pub(crate) use settings::{RAS_ADDRESS, Settings};
 

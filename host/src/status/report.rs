@@ -75,6 +75,9 @@ pub struct CommunicatorReport {
     pub during_ms: Option<u64>,
     /// The rank that it waits for, if it has for a while.
     pub waits_for: Option<u32>,
+    /// The network that reduces between hosts, if it waits for that and for no rank.
+    #[serde(default)]
+    pub waits_for_network: Option<String>,
     /// For how long it has been without progress, in milliseconds.
     pub waited_ms: u64,
     /// Bytes sent and received in the operation that it is in, where they are counted.
@@ -88,6 +91,9 @@ pub struct CommunicatorReport {
     /// waits are counted, of those that last and once a second: those with waits, outages, reconnects or retries.
     #[serde(default)]
     pub peers: Vec<PeerReport>,
+    /// What has gone to a network that reduces and come from it, of the head of a host on CPUs that has one.
+    #[serde(default)]
+    pub network: Option<NetworkReport>,
     /// Stalls that the ranks have found so far.
     #[serde(default)]
     pub stalls: u64,
@@ -175,6 +181,26 @@ pub struct PeerReport {
     pub retransmits: u64,
 }
 
+/// What has gone between a head and the network that reduces: aggregators, or a plugin's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NetworkReport {
+    /// What it is, in words: which aggregators.
+    pub name: String,
+    /// Operations in which something went to it or came from it.
+    pub operations: u64,
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Bytes received from it.
+    pub received_bytes: u64,
+    /// Slots sent to it.
+    pub sent_slots: u64,
+    /// Slots received from it.
+    pub received_slots: u64,
+    /// For how long it was waited for, in nanoseconds.
+    pub waited_ns: u64,
+}
+
 /// An operation of the recorder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -216,6 +242,9 @@ pub struct RankReport {
     pub latest: Option<OperationReport>,
     /// The rank that it waits for, if it has for a while.
     pub waits_for: Option<u32>,
+    /// The network that reduces between hosts, if it waits for that and for no rank.
+    #[serde(default)]
+    pub waits_for_network: Option<String>,
     /// For how long it has been without progress, in milliseconds.
     pub waited_ms: Option<u64>,
     /// Bytes sent and received in the operation that it is in, where they are counted.
@@ -239,11 +268,13 @@ impl CommunicatorReport {
             during: None,
             during_ms: None,
             waits_for: None,
+            waits_for_network: None,
             waited_ms: 0,
             moved: None,
             stall: None,
             totals: Vec::new(),
             peers: Vec::new(),
+            network: None,
             stalls: 0,
             refusals: 0,
             recent: Vec::new(),

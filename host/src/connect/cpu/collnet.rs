@@ -11,6 +11,7 @@ use crate::plan::Collnet;
 use crate::proxy::{CollEnd, ProxyBlock};
 use crate::transport::{TransportKind, stream_layout};
 use oxccl_device::conn::{RecvConn, SendConn};
+use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::{Owner, Shape};
 use std::ptr::NonNull;
@@ -86,7 +87,7 @@ impl Wiring<'_> {
         let (up, down) = (base(0), base(1));
         // SAFETY: each block is half of the segment, zeroed and 128-byte aligned, and `memory` and the end keep it
         // mapped. The kernel is the only producer of one and the only consumer of the other, the end the reverse.
-        let (send, recv, end) = unsafe {
+        let (mut send, mut recv, end) = unsafe {
             let blocks = [ProxyBlock::in_host(up, layout), ProxyBlock::in_host(down, layout)];
             (
                 SendConn::new(next_head, up.as_ptr(), layout),
@@ -95,12 +96,16 @@ impl Wiring<'_> {
             )
         };
         let end = end.map_err(|source| refused(self.wanted.rank, source))?;
+        // What goes to the network has not gone to the next head.
+        let traffic = Arc::<Traffic>::default();
+        send.count_in(traffic.clone());
+        recv.count_in(traffic.clone());
         self.reducing.places = [self.mesh.send.len() as u16, self.mesh.recv.len() as u16];
         self.mesh.send.push(send);
         self.mesh.recv.push(recv);
         self.reducing.bytes = segment.len();
         self.memory.push(segment);
-        self.reducing.links = Some(CollLinks::new(end, next_head));
+        self.reducing.links = Some(CollLinks::new(end, next_head, traffic));
         Ok(())
     }
 

@@ -24,6 +24,8 @@ pub struct Standing {
     pub mark: Mark,
     /// The rank that it has been waiting for, if it is known and has been for a while.
     pub waits_for: Option<Rank>,
+    /// Whether that rank, the next head, stands for a network that reduces.
+    pub is_for_network: bool,
     /// For how long it has been without progress, in milliseconds.
     pub waited_ms: u64,
     /// Bytes of slots sent and received in the call under way, where they are counted.

@@ -73,14 +73,16 @@ impl Cpu {
     pub fn new(mut parts: CpuParts) -> Cpu {
         for channel in parts.channels.iter_mut().chain([&mut parts.mesh]) {
             let of = |peer: Rank| parts.wait.health().traffic().get(peer.index()).cloned();
-            channel
-                .send
-                .iter_mut()
-                .for_each(|conn| of(conn.peer()).into_iter().for_each(|t| conn.count_in(t)));
-            channel
-                .recv
-                .iter_mut()
-                .for_each(|conn| of(conn.peer()).into_iter().for_each(|t| conn.count_in(t)));
+            // A head's connections to a network that reduces count for themselves.
+            for conn in channel.send.iter_mut().filter(|conn| !conn.is_counted()) {
+                of(conn.peer()).into_iter().for_each(|traffic| conn.count_in(traffic));
+            }
+            for conn in channel.recv.iter_mut().filter(|conn| !conn.is_counted()) {
+                of(conn.peer()).into_iter().for_each(|traffic| conn.count_in(traffic));
+            }
+        }
+        if let Some((peer, traffic)) = parts.wait.drives().reduction() {
+            parts.wait.health().set_reduction(peer, traffic);
         }
         let messages = 4 * parts.facts.nranks as usize + 64;
         Cpu {

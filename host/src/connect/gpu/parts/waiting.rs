@@ -28,7 +28,8 @@ impl<'a> Waiting<'a> {
             return;
         }
         if let Some(peer) = awaited() {
-            let wait = SlowWait { peer, during: self.during, waited, looked_at: Instant::now() };
+            let (during, is_for_network) = (self.during, false);
+            let wait = SlowWait { peer, is_for_network, during, waited, looked_at: Instant::now() };
             self.health.note_wait(Some(wait));
         }
     }
