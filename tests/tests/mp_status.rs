@@ -483,6 +483,25 @@ fn an_error_writes_the_flight_records_of_the_survivors() {
     assert!(!folder.path().join("rank_2").exists());
 }
 
+/// The record was lost where a program called `exit` at once, as most do: its thread ended before it had written.
+#[test]
+fn a_program_that_exits_at_its_first_error_leaves_its_flight_record() {
+    for _ in 0..6 {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("rank_");
+        let launch = Launch::new(RANK, 2).env("OXCCL_FLIGHT_FILE", prefix.to_str().unwrap());
+        let mut job = launch.start("exit-at-once join random=7:2000 forever=all-reduce:1000");
+        job.all_print("looping");
+        job.ranks[1].kill();
+        let rank = &mut job.ranks[0];
+        rank.failure(SOON);
+        rank.end(SOON);
+        // Not one that comes later: nobody writes any more.
+        assert!(folder.path().join("rank_0").exists(), "{}", rank.transcript());
+        flight_record(&folder.path().join("rank_0"));
+    }
+}
+
 /// It died by SIGXFSZ.
 #[test]
 fn a_flight_record_beyond_the_limit_on_files_is_a_warning() {

@@ -7,7 +7,7 @@ use super::{Subject, flight};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -125,6 +125,39 @@ fn lock() -> Option<MutexGuard<'static, Registry>> {
     Some(registry)
 }
 
+/// How long a program's `exit` waits for files that are due.
+const EXIT_WAITS: Duration = Duration::from_millis(200);
+
+/// A program that ends at its first error would end before the file is there. The thread still runs when this is called.
+extern "C" fn at_exit() {
+    let start = Instant::now();
+    let left = || EXIT_WAITS.saturating_sub(start.elapsed());
+    while !left().is_zero() {
+        // Whoever has the lock may be the thread that ends the process.
+        let Ok(registry) = REGISTRY.try_lock() else {
+            std::thread::yield_now();
+            continue;
+        };
+        // In a forked child nobody writes.
+        if registry.process != std::process::id() {
+            return;
+        }
+        let is_due = |registry: &mut Registry| registry.running.is_some() && !registry.due.is_empty();
+        drop(CHANGED.wait_timeout_while(registry, left(), is_due));
+        return;
+    }
+}
+
+/// Has `exit` wait for files, once per process.
+fn wait_at_exit() {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        // Without it files may be late.
+        // SAFETY: a function of this library, which the system calls at the library's end if that comes first.
+        let _ = unsafe { libc::atexit(at_exit) };
+    });
+}
+
 /// Lists a communicator, and starts the thread if there is none. `None`: nothing is wanted, or it cannot be had, which is logged.
 pub fn register(subject: Arc<dyn Subject>, settings: &Settings) -> Option<Ticket> {
     if !settings.wants_anything() {
@@ -139,6 +172,9 @@ pub fn register(subject: Arc<dyn Subject>, settings: &Settings) -> Option<Ticket
     registry.next_id += 1;
     registry.subjects.push((id, subject));
     registry.settings.join(settings);
+    if settings.flight_file.is_some() {
+        wait_at_exit();
+    }
     let wake = registry.running.as_ref().map(|running| running.wake.clone());
     drop(registry);
     if settings.on_signal
