@@ -81,6 +81,11 @@ pub struct TuneRecord {
     pub time_us: Option<[f64; 3]>,
 }
 
+/// Letters of a line that an error shows.
+const FIELD_MAX: usize = 40;
+/// Letters of what the parser says, which may quote a value.
+const WHAT_MAX: usize = 240;
+
 /// A mistake in a file's text.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line}, {field}: {what}")]
@@ -135,10 +140,29 @@ impl Text<'_> {
         let start = span.start.min(self.0.len());
         let bytes = self.0.as_bytes();
         let line = bytes[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+        if !self.says_to_be_one() {
+            let what = format!(
+                "expected `version = {VERSION}` first, as `oxccl tune` writes it: this is no tuning file"
+            );
+            return TuneFileError { line: self.first().0, field: "the file".into(), what };
+        }
         let text = self.0.lines().nth(line - 1).unwrap_or_default();
-        let field = text.split('=').next().unwrap_or_default().trim();
-        let field = if field.is_empty() { "the file".into() } else { field.chars().take(60).collect() };
-        TuneFileError { line, field, what: what.into() }
+        let field = excerpt(text.split('=').next().unwrap_or_default().trim(), FIELD_MAX);
+        let field = if field.is_empty() { "the file".into() } else { field };
+        TuneFileError { line, field, what: excerpt(&what.into(), WHAT_MAX) }
+    }
+
+    /// The first line that says something, and its number.
+    fn first(&self) -> (usize, &str) {
+        let lines = (1..).zip(self.0.lines().map(str::trim));
+        let mut said = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        said.next().unwrap_or((1, ""))
+    }
+
+    /// Of any other file nothing is shown: one with a secret may have been named by mistake.
+    fn says_to_be_one(&self) -> bool {
+        let (_, first) = self.first();
+        first == "[[table]]" || first.split('=').next().unwrap_or_default().trim() == "version"
     }
 
     fn named<T>(
@@ -149,6 +173,22 @@ impl Text<'_> {
     ) -> Result<T, TuneFileError> {
         parse(value.get_ref()).ok_or_else(|| self.error(value.span(), format!("expected {expected}")))
     }
+}
+
+/// The start of a text, for a log.
+fn excerpt(text: &str, chars_max: usize) -> String {
+    let mut letters = text.chars();
+    let mut start: String = letters.by_ref().take(chars_max).flat_map(visible).collect();
+    if letters.next().is_some() {
+        start.push_str("...");
+    }
+    start
+}
+
+fn visible(letter: char) -> impl Iterator<Item = char> {
+    let escaped = letter.is_control().then(|| letter.escape_default());
+    let same = escaped.is_none().then_some(letter);
+    escaped.into_iter().flatten().chain(same)
 }
 
 /// The parser's message. Where nothing could stand it says that it expected nothing.
@@ -379,6 +419,28 @@ time_us = [1.0, 0.5, nan]
     fn what_stands_too_much_is_named_and_nothing_is_not_expected() {
         let error = parse("version = 01").unwrap_err().to_string();
         assert_eq!(error, "line 1, version: unexpected leading zero");
+    }
+
+    /// The error showed the first line of whatever file was named.
+    #[test]
+    fn of_a_file_that_is_no_tuning_file_nothing_is_shown() {
+        for text in [
+            "hunter2\n",
+            "\n# key\nhunter2 = 1\n",
+            "[hunter2]\nversion = 1\n",
+            "hunter2",
+            "version_hunter2 = 2",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+            let line = text.lines().position(|line| line.contains("hunter2")).unwrap() + 1;
+            assert_eq!(error.line, line, "{error}");
+            assert!(error.what.contains("expected `version = 1` first"), "{error}");
+        }
+        let long = format!("version = 1\n\x1b{} = 2\n", "k".repeat(500));
+        let error = parse(&long).unwrap_err().to_string();
+        assert!(error.len() < 400 && !error.contains('\x1b'), "{error}");
+        assert!(error.starts_with("line 2, "), "{error}");
     }
 
     #[test]
