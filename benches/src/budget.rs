@@ -24,6 +24,11 @@ impl Budget {
         self.end - self.start.elapsed().as_secs_f64()
     }
 
+    /// Seconds since it began.
+    pub fn spent(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
     /// A budget that ends when the first of `parts` equal parts of what is left is used up.
     pub fn part(&self, parts: usize) -> Budget {
         let left = self.left();

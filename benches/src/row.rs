@@ -9,6 +9,9 @@ use oxccl_shared::abi::{DataType, RedOp};
 /// What stands in cells of a place that `--place` leaves out.
 pub const NOT_ASKED: &str = "not asked for";
 
+/// Why a case was not measured though the engine has it.
+pub const NO_TIME: &str = "left out: the time budget is used up";
+
 /// One line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {

@@ -8,11 +8,9 @@ use crate::budget::{Budget, iters_that_fit, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
 use crate::collective::Collective;
 use crate::report::{Report, ReportError};
-use crate::row::{Cell, Measured, NOT_ASKED, Row};
+use crate::row::{Cell, Measured, NO_TIME, NOT_ASKED, Row};
 use oxccl_shared::abi::{DataType, RedOp};
-
-/// Why a case was not measured though the engine has it.
-const NO_TIME: &str = "left out: the time budget is used up";
+use std::time::Instant;
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +46,10 @@ pub fn sweep(
             let case = Case { in_place, ..*case };
             let places = if in_place || args.place != Places::Both { 1 } else { 2 };
             let seconds = bench.agree(budget.part(places).left())?;
-            for (cells, cell) in row.cells.iter_mut().zip(place(bench, args, &case, seconds)?) {
+            let began = Instant::now();
+            let found = place(bench, args, &case, seconds)?;
+            report.place(case.bytes(), &found, began.elapsed().as_secs_f64());
+            for (cells, cell) in row.cells.iter_mut().zip(found) {
                 cells[usize::from(in_place)] = cell;
             }
         }

@@ -322,7 +322,8 @@ fn all_collectives(
         sweep(bench, *collective, args, &share, &mut report)?;
         report.conclude()?;
     }
-    Ok(if report.end() { 0 } else { spawn::WRONG_RESULTS })
+    let is_right = report.end(budget.spent()).map_err(SweepError::from)?;
+    Ok(if is_right { 0 } else { spawn::WRONG_RESULTS })
 }
 
 fn check_root(ranks: u32, args: &PerfArgs) -> Result<(), RunError> {

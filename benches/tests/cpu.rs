@@ -30,6 +30,19 @@ fn warming_up_fits_the_budget_too() {
     assert!(said.lines().any(|line| line.split_whitespace().next() == Some("8")), "{said}");
 }
 
+/// Cells without a number said nothing.
+#[test]
+fn what_the_budget_leaves_out_is_said() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    command.args(["perf", "suite", "--threads", "2", "--sizes", "8,1M", "--time-budget", "0.001"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains(" cells were not measured (\"-\"): the time budget was used up"), "{said}");
+    assert!(last.ends_with(" do"), "{said}");
+}
+
 #[test]
 fn operations_beside_a_computation_have_right_results_and_a_line_each() {
     for collective in ["all-reduce", "all-to-all-v", "send-recv", "reduce-scatter-v"] {

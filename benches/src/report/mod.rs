@@ -5,6 +5,7 @@
 
 pub mod machine;
 mod facts;
+mod left_out;
 mod files;
 mod table;
 mod compare;
@@ -25,6 +26,7 @@ use crate::row::{Cell, Measured, Row, errors};
 use crate::target::Target;
 use crate::team::Team;
 use facts::{Run, Who};
+use left_out::LeftOut;
 use machine::Machine;
 use markdown::Page;
 use progress::Progress;
@@ -38,6 +40,7 @@ pub struct Report<'a> {
     rows: Vec<Row>,
     /// Wrong measurements of earlier collectives.
     errors: usize,
+    left_out: LeftOut,
 }
 
 struct Shown {
@@ -69,7 +72,7 @@ impl<'a> Report<'a> {
             table::print_head(&mut std::io::stdout().lock(), &run, &all)?;
             shown = Some(Shown { progress: Progress::new(), page: Page::new(&run), outputs });
         }
-        Ok(Report { run, shown, rows: Vec::new(), errors: 0 })
+        Ok(Report { run, shown, rows: Vec::new(), errors: 0, left_out: LeftOut::default() })
     }
 
     /// What is measured next, and the number of its rows.
@@ -84,6 +87,11 @@ impl<'a> Report<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What was found at a place of a case, engine by engine, and how long that took.
+    pub fn place(&mut self, bytes: usize, cells: &[Cell], seconds: f64) {
+        self.left_out.note(self.run.collective, bytes, cells, seconds);
     }
 
     /// One more row.
@@ -139,9 +147,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether every result was right.
-    pub fn end(self) -> bool {
-        self.errors == 0
+    /// Says what was left out of a run that has taken so many seconds. Whether every result was right.
+    pub fn end(self, seconds: f64) -> Result<bool, ReportError> {
+        if let (Some(_), Some(line)) = (&self.shown, self.left_out.line(seconds)) {
+            writeln!(std::io::stdout().lock(), "# {line}")?;
+        }
+        Ok(self.errors == 0)
     }
 }
 
