@@ -115,6 +115,13 @@ impl Machine {
             inventory.sort_by_rank();
             write_topology(&inventory)
         })?;
+        // Such a file names GPUs by their numbers alone: nobody could read it.
+        let graph_dump = settings.graph_dump.as_ref().filter(|dump| dump.rank == rank);
+        if let (Some(dump), Some([first, second])) = (graph_dump, known.system.one_dev_of_two()) {
+            let path = dump.path.display();
+            tracing::warn!(%rank, "NCCL_GRAPH_DUMP_FILE={path} is not written: the GPUs of ranks {first} and {second} have one number (dev), by which it would name both");
+            return Ok(());
+        }
         write("NCCL_GRAPH_DUMP_FILE", &settings.graph_dump, &|| {
             write_graphs(known.graphs.all(), &known.system)
         })

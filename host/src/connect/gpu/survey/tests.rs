@@ -235,6 +235,25 @@ fn what_one_rank_dumps_the_others_can_read() {
     assert!(nowhere.iter().all(|said| said.contains("rank 1: NCCL_TOPO_DUMP_FILE=")), "{nowhere:?}");
 }
 
+/// It was written, and refused by whoever read it.
+#[test]
+fn a_graph_file_that_would_name_two_gpus_by_one_number_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(fixture("h200x4")).unwrap();
+    let one = (1..4).fold(text, |text, dev| text.replace(&format!("<gpu dev=\"{dev}\""), "<gpu dev=\"0\""));
+    let one = written(&directory, "one.xml", &one);
+    for (file, is_written) in [(fixture("h200x4"), true), (one, false)] {
+        let graphs = directory.path().join("graphs.xml");
+        let found = Scene::new("h200x4", vec![1; 4]).survey(|_, settings| {
+            settings.file = Some(file.clone());
+            settings.graph_dump = Some(Dump { path: graphs.clone(), rank: Rank(3) });
+        });
+        assert!(found.iter().all(Result::is_ok), "{:?}", found.iter().find_map(|found| found.as_ref().err()));
+        assert_eq!(graphs.exists(), is_written, "{}", file.display());
+        let _ = std::fs::remove_file(&graphs);
+    }
+}
+
 #[test]
 fn the_users_rings_win() {
     let rings = vec![[2, 0, 3, 1].map(Rank).to_vec()];
