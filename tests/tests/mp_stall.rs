@@ -1,7 +1,7 @@
 //! Operations that stand still: one rank says which rank they wait for, what that does, and when it goes on.
 
 use oxccl_tests::hosts::{Hosts, INTERFACE};
-use oxccl_tests::process::{Job, Launch, Line, SOON};
+use oxccl_tests::process::{Job, Launch, Line, SOON, go_before_others};
 use oxccl_tests::slowed::Slowed;
 use rustix::process::Signal;
 use std::panic::catch_unwind;
@@ -307,6 +307,8 @@ fn slow_link_is_named() {
 /// It runs for some milliseconds of each tenth of a second, and so each wait for it is far shorter than the warn time.
 #[test]
 fn a_rank_that_is_slow_is_named_while_the_operation_goes_on() {
+    // Ranks that wait must have a processor when their turn comes, or the slow one waits for them.
+    go_before_others();
     for transport in TRANSPORTS {
         for slow in [0, 2] {
             // Where other programs take the processors, another rank may be as slow for a while.
@@ -317,9 +319,13 @@ fn a_rank_that_is_slow_is_named_while_the_operation_goes_on() {
 }
 
 fn slow_rank_is_named(transport: &str, slow: u32) {
-    let mut job = launch(3, transport).start("join watch-stall barrier all-reduce=40000000 sleep=300 drop");
-    job.ranks.iter().for_each(|rank| rank.await_begun(2));
+    let mut job =
+        launch(3, transport).start("join watch-stall barrier all-reduce-told=40000000 sleep=300 drop");
+    job.all_print("ready");
+    // It is slow from the start: where other programs take the processors, the operation was over before a test that waited for its begin saw
+    // it.
     let slowed = Slowed::start(&job.ranks[slow as usize]);
+    job.ranks.iter_mut().for_each(|rank| rank.say(""));
     expect_stall(&mut job, slow, ("Slow", slow, 1, "all_reduce"), Instant::now());
     drop(slowed);
     expect_over(&mut job, slow);

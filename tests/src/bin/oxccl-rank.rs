@@ -111,6 +111,13 @@ impl Program {
                 self.communicator()?.handle().tag(arg.parse()?);
                 Ok(())
             }
+            // The same, in memory that is there before: waits for a line from the test between the two.
+            "all-reduce-told" => {
+                let mut buffer = vec![1f32; arg.parse()?];
+                println!("ready");
+                read_line()?;
+                Ok(self.communicator()?.all_reduce_in_place(&mut buffer, ReduceOp::SUM)?)
+            }
             // Makes no call and waits until the library reports an error by itself.
             "idle" => self.idle(),
             // Goes on with the ranks that live, in place of the communicator that failed.
