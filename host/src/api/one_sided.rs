@@ -67,7 +67,7 @@ impl Comm<Cuda> {
     /// Registers a window as [`Self::register_window`] does, of the same length on every rank, which collectives use too: an all-gather,
     /// all-to-all, broadcast or scatter whose receive buffer lies in it (a gather: its send buffer) may then go by copy engines, without
     /// a multiprocessor, if all ranks are of one host and have access to each other's GPUs. It does where that is faster, and wherever
-    /// possible by [`CtaPolicy::Zero`](crate::CtaPolicy::Zero).
+    /// possible by [`CtaPolicy::Zero`](crate::CtaPolicy::Zero). Long messages that are received anywhere in such a window go straight there.
     ///
     /// # Errors
     /// As there. [`OneSidedError::Unsymmetric`], on every rank: the lengths differ.
