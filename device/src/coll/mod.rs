@@ -17,6 +17,7 @@ pub mod pair;
 #[cfg(feature = "cpu")]
 mod offer;
 pub mod send_recv;
+pub mod direct;
 #[cfg(feature = "cpu")]
 pub mod reading;
 pub mod symmetric;

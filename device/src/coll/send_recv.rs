@@ -324,7 +324,7 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
     message: &KernelMessage,
     part: Range<usize>,
 ) -> Result<(), Stop> {
-    let is_send = message.is_send != 0;
+    let is_send = message.is_send();
     let layout = if is_send { conns.send[0].layout() } else { conns.recv[0].layout() };
     let capacity = P::payload_bytes(layout);
     let mut at = part.start;

@@ -1,6 +1,6 @@
 //! The consumer's end.
 
-use super::end::{Counter, Spread, load, slot, words};
+use super::end::{Counter, Spread, ask, load, slot, words};
 #[cfg(feature = "cpu")]
 use super::end::{INVITED, offer};
 use crate::gpu::{Awaited, End, Wait};
@@ -9,7 +9,7 @@ use crate::remote::RemoteMemory;
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
-use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
+use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
 use oxccl_shared::fifo::{ConsumerCursor, NextLine};
@@ -217,6 +217,12 @@ impl RecvConn {
     #[cfg(feature = "cpu")]
     pub fn is_counted(&self) -> bool {
         self.counter.traffic.is_some()
+    }
+
+    /// The question in the slot of the current step.
+    #[inline(always)]
+    pub(crate) fn ask(&self) -> &Ask {
+        ask(&self.end, self.step())
     }
 
     /// The slot of the current step.

@@ -1,6 +1,6 @@
 //! The producer's end.
 
-use super::end::{Counter, Spread, load, slot, words};
+use super::end::{Counter, Spread, ask, load, slot, words};
 #[cfg(feature = "cpu")]
 use super::end::{INVITED, offer};
 use crate::distance::{Distance, SlotStores};
@@ -8,7 +8,7 @@ use crate::gpu::{Awaited, End, Wait};
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
-use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
+use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
 use oxccl_shared::fifo::ProducerCursor;
@@ -292,6 +292,12 @@ impl SendConn {
     #[inline]
     pub fn is_drained(&self) -> bool {
         self.moved.get().is_drained(words(&self.end))
+    }
+
+    /// The question in the slot before the current one.
+    #[inline(always)]
+    pub(crate) fn asked(&self) -> &Ask {
+        ask(&self.end, Step(self.step().0 - 1))
     }
 
     /// The slot of the current step.

@@ -3,17 +3,18 @@
 use super::shared_conns::{Extent, SharedConns, save};
 use super::short;
 use crate::coll::{
-    self, AtOnce, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, oneshot as one, send_recv,
+    self, AtOnce, CollWork, InTurn, Meet, MeshEnds, RingEnds, TreeEnds, direct, oneshot as one, send_recv,
     twoshot as two,
 };
 use crate::conn::Conns;
 use crate::gpu::threads::GpuBlock;
-use crate::gpu::{Block, CopyEngine, KernelMachine, Lines, Stop, Words};
+use crate::gpu::{Block, BulkCopy, CopyEngine, KernelMachine, Lines, Stop, Words};
 use crate::prims::{Bulk, Ll, Ll128, Proto, Short, Simple};
+use core::ops::Range;
 use core::slice;
 use oxccl_shared::abi::{
-    Algorithm, CollArgs, DataType, Func, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch,
-    KernelMessage, Protocol, Rank,
+    ASK_MIN_BYTES, Algorithm, CollArgs, DIRECT_BLOCKS_MAX, DataType, Func, KERNEL_DIRECT,
+    KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, MESSAGE_ASKS, MESSAGE_TILES, Protocol, Rank,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::mesh::{peers, place_from};
@@ -376,7 +377,7 @@ pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, co
     // SAFETY: obligation 1.
     let mut block = unsafe { GpuBlock::<M, u8, POSTER>::moving(machine, launch) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
-    let has_tiles = P::HAS_TILES && block.open_tiles(launch.tile_bytes, 1);
+    let has_tiles = P::PROTOCOL.is_counted() && block.open_tiles(launch.tile_bytes, 1);
     let (lane, channel) = (index / launch.nchannels, index % launch.nchannels);
     for i in 0..launch.nmessages as usize {
         // SAFETY: obligation 1.
@@ -385,34 +386,62 @@ pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, co
             continue;
         }
         let (len_bytes, grain_bytes) = (message.len_bytes as usize, KERNEL_MESSAGE_GRAIN_BYTES);
-        let part = chunk::channel_part(len_bytes, launch.nchannels, channel, grain_bytes);
+        let part_of = |nchannels| chunk::channel_part(len_bytes, nchannels, channel, grain_bytes);
+        let part = part_of(launch.nchannels);
         if part.is_empty() && (message.len_bytes > 0 || channel > 0) {
             continue;
         }
         let extent = Extent { first: (channel * launch.nconns + message.conn) as usize, count: 1 };
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
         let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
-        let ran = if has_tiles && message.buffer.addr().is_multiple_of(16) {
-            // SAFETY: obligation 1; parts and slots begin at multiples of 16 bytes.
-            let ran = unsafe { send_recv::run_part::<_, P::Tiles>(&block, conns, message, part) };
-            P::Tiles::close(&block, conns, ran)
-        } else {
-            // SAFETY: obligation 1.
-            unsafe { send_recv::run_part::<_, P>(&block, conns, message, part) }
-        };
-        if ran.is_err() {
+        let direct_blocks = launch.nchannels.min(DIRECT_BLOCKS_MAX);
+        let direct = if channel < direct_blocks { part_of(direct_blocks) } else { 0..0 };
+        // SAFETY: obligation 1; parts begin at multiples of 16 bytes.
+        if unsafe { run_message::<_, P>(&block, conns, message, (direct, part), has_tiles) }.is_err() {
             return;
         }
         if block.leads() {
             let Conns { send, recv } = conns;
-            let conns =
-                if message.is_send != 0 { Conns { send, recv: &[] } } else { Conns { send: &[], recv } };
+            let conns = if message.is_send() { Conns { send, recv: &[] } } else { Conns { send: &[], recv } };
             // SAFETY: obligation 1: the other direction may be another block's.
             unsafe { save(conns, launch, extent) };
         }
         // The next message may use the same connection.
         block.machine().sync_all();
     }
+}
+
+/// A part of a message straight into the receiver's buffer, or else a part of it by slots.
+///
+/// # Safety
+/// 1. As [`messages`], for this message; the parts begin at multiples of 16 bytes, and tiles are open if the block `has_tiles`.
+#[inline(always)]
+unsafe fn run_message<B: BulkCopy, P: ByTiles<B>>(
+    block: &B,
+    conns: Conns<'_>,
+    message: &KernelMessage,
+    (direct_part, part): (Range<usize>, Range<usize>),
+    has_tiles: bool,
+) -> Result<(), Stop> {
+    let has = |flag| has_tiles && message.flags & flag != 0;
+    let is_direct = match message.is_send() {
+        _ if !P::PROTOCOL.is_counted() => false,
+        // SAFETY: obligation 1; the host lets only those ask whose buffers are aligned.
+        true => has(MESSAGE_ASKS) && unsafe { direct::send_part(block, conns, message, direct_part)? },
+        false => {
+            message.len_bytes >= ASK_MIN_BYTES && direct::receive_part(block, conns, message, direct_part)?
+        }
+    };
+    if is_direct {
+        return Ok(());
+    }
+    if P::HAS_TILES && has(MESSAGE_TILES) && message.buffer.addr().is_multiple_of(16) {
+        // SAFETY: obligation 1; parts and slots begin at multiples of 16 bytes.
+        let ran = unsafe { send_recv::run_part::<_, P::Tiles>(block, conns, message, part) };
+        return P::Tiles::close(block, conns, ran);
+    }
+    // SAFETY: obligation 1.
+    unsafe { send_recv::run_part::<_, P>(block, conns, message, part) }
 }
 
 /// A walk from outside the library, over a mesh of at most [`MESH_MAX`] peers. Of the work that it gets, the algorithm says nothing.

@@ -4,9 +4,9 @@ use super::arith::{Arith, mix};
 use super::block::Shape;
 use super::buffer::Buffer;
 use super::world::{Job, Shared, World};
-use oxccl_device::coll::send_recv;
+use oxccl_device::coll::{direct, send_recv};
 use oxccl_device::prims::{Bulk, Ll, Ll128, Proto, Simple};
-use oxccl_shared::abi::{DataType, KernelMessage, Protocol, RedOp};
+use oxccl_shared::abi::{DataType, KernelMessage, MESSAGE_SENDS, Protocol, RedOp};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub struct Message {
     pub misaligned: [usize; 2],
     /// Over Simple: whether it is sent, and received, by bulk copies.
     pub tiles: [bool; 2],
+    /// Over Simple: whether the sender asks where it goes, and the receiver says so.
+    pub direct: [bool; 2],
 }
 
 /// Sends all messages at once. No two have the same ends.
@@ -86,12 +88,14 @@ fn job<'a, const LINE: usize>(
         buffer: buffer.as_mut_ptr().0,
         len_bytes: message.len_bytes as u64,
         conn: 0,
-        is_send: is_send as u32,
+        reached: if message.direct[1] { buffer.as_mut_ptr().0.expose_provenance() as u64 } else { 0 },
+        flags: if is_send { MESSAGE_SENDS } else { 0 },
         tag,
         lane: 0,
     };
     let (whole, part) = (Shared(kernel_message), message.part.clone());
     let tiles = message.tiles[usize::from(!is_send)];
+    let asks = message.direct[0];
     Job {
         conns,
         arith: Arith::new(DataType::U8, RedOp::Sum, 1, 0),
@@ -104,12 +108,21 @@ fn job<'a, const LINE: usize>(
             match protocol {
                 Protocol::LL => send_recv::run_part::<_, Ll<1>>(block, conns, &whole.0, part),
                 Protocol::LL128 => send_recv::run_part::<_, Ll128>(block, conns, &whole.0, part),
-                // A peer cannot tell by which copies slots are moved.
-                Protocol::Simple if tiles => {
-                    let ran = send_recv::run_part::<_, Bulk>(block, conns, &whole.0, part);
-                    Bulk::close(block, conns, ran)
+                Protocol::Simple => {
+                    let is_direct = match is_send {
+                        true => asks && direct::send_part(block, conns, &whole.0, part.clone())?,
+                        false => direct::receive_part(block, conns, &whole.0, part.clone())?,
+                    };
+                    if is_direct {
+                        return Ok(());
+                    }
+                    // A peer cannot tell by which copies slots are moved.
+                    if tiles {
+                        let ran = send_recv::run_part::<_, Bulk>(block, conns, &whole.0, part);
+                        return Bulk::close(block, conns, ran);
+                    }
+                    send_recv::run_part::<_, Simple>(block, conns, &whole.0, part)
                 }
-                Protocol::Simple => send_recv::run_part::<_, Simple>(block, conns, &whole.0, part),
             }
         }),
     }
@@ -118,14 +131,15 @@ fn job<'a, const LINE: usize>(
 fn any_messages() -> impl Strategy<Value = Vec<Message>> {
     // 120, 240 and 256 bytes are what slots hold.
     let len = prop_oneof![Just(0usize), 0usize..20, 110usize..130, 235usize..260, 2300usize..2700];
-    let message = (0usize..3, 1usize..3, len, 0usize..3, (0usize..17, 0usize..17), any::<[bool; 2]>());
+    let ways = any::<([bool; 2], [bool; 2])>();
+    let message = (0usize..3, 1usize..3, len, 0usize..3, (0usize..17, 0usize..17), ways);
     prop::collection::vec(message, 1..7).prop_map(|list| {
         let mut messages: Vec<Message> = Vec::new();
-        for (from, distance, len_bytes, piece, (src, dst), tiles) in list {
+        for (from, distance, len_bytes, piece, (src, dst), (tiles, direct)) in list {
             let to = (from + distance) % 3;
             let part = [0..len_bytes, 0..len_bytes / 2, len_bytes / 3..len_bytes][piece].clone();
             if messages.iter().all(|other| (other.from, other.to) != (from, to)) {
-                messages.push(Message { from, to, len_bytes, part, misaligned: [src, dst], tiles });
+                messages.push(Message { from, to, len_bytes, part, misaligned: [src, dst], tiles, direct });
             }
         }
         messages

@@ -73,11 +73,16 @@ fn cleaning() {
 
 #[test]
 fn messages() {
-    for (protocol, tiles) in
-        [(Protocol::LL, [false; 2]), (Protocol::Simple, [false; 2]), (Protocol::Simple, [true, false])]
-    {
+    let (no, yes) = ([false; 2], [true; 2]);
+    for (protocol, tiles, direct) in [
+        (Protocol::LL, no, no),
+        (Protocol::Simple, no, no),
+        (Protocol::Simple, [true, false], no),
+        (Protocol::Simple, no, yes),
+        (Protocol::Simple, no, [true, false]),
+    ] {
         let message =
-            |from, to| Message { from, to, len_bytes: 260, part: 0..260, misaligned: [1, 2], tiles };
+            |from, to| Message { from, to, len_bytes: 260, part: 0..260, misaligned: [1, 2], tiles, direct };
         let shape = Shape { workers: 2, poster: protocol == Protocol::Simple };
         messages::check(&mut World::new(2), shape, protocol, 3, &[message(0, 1), message(1, 0)]);
     }

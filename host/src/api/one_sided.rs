@@ -15,7 +15,7 @@ use crate::gpu::{CudaError, GpuMemory};
 use crate::launch::RunError;
 use crate::machine::cuda::{COPY_SLOTS, CallersMemory, Cuda, OneSided, StreamRef};
 use crate::transport::PeerInfo;
-use crate::transport::p2p::{Reach, SignalTable, SignalsWanted, Window, WindowWanted};
+use crate::transport::p2p::{Mapping, Reach, SignalTable, SignalsWanted, Window, WindowWanted};
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Comm<Cuda> {
     /// Registers a window as [`Self::register_window`] does, of the same length on every rank, which collectives use too: an all-gather,
     /// all-to-all, broadcast or scatter whose receive buffer lies in it (a gather: its send buffer) may then go by copy engines, without
     /// a multiprocessor, if all ranks are of one host and have access to each other's GPUs. It does where that is faster, and wherever
-    /// possible by [`CtaPolicy::Zero`](crate::CtaPolicy::Zero).
+    /// possible by [`CtaPolicy::Zero`](crate::CtaPolicy::Zero). Long messages that are received anywhere in such a window go straight there.
     ///
     /// # Errors
     /// As there. [`OneSidedError::Unsymmetric`], on every rank: the lengths differ.
@@ -84,19 +84,17 @@ impl Comm<Cuda> {
         self.with_peers(|peers| {
             let window = self.map_window(peers, address, len_bytes)?;
             let bootstrap = self.member.watch().bootstrap();
-            let mine = [&[u8::from(window.is_whole())][..], &len_bytes.to_le_bytes()].concat();
-            let mut is_usable = true;
-            for (peer, block) in (0..).map(Rank).zip(&bootstrap.all_gather(&mine)?) {
-                let (is_whole, theirs) = block.split_first().ok_or(ConnectError::Malformed { peer })?;
-                let theirs = theirs.try_into().map_err(|_| ConnectError::Malformed { peer })?;
-                let theirs = u64::from_le_bytes(theirs);
-                if theirs != len_bytes {
-                    let rank = Rank(self.rank());
+            let mine = Mapping { len_bytes, addresses: window.addresses() };
+            let (me, mut reached) = (self.rank() as usize, Vec::new());
+            for (peer, block) in (0..).map(Rank).zip(&bootstrap.all_gather(&mine.to_bytes())?) {
+                let theirs = Mapping::from_bytes(block).map_err(|_| ConnectError::Malformed { peer })?;
+                if theirs.len_bytes != len_bytes {
+                    let (rank, theirs) = (Rank(self.rank()), theirs.len_bytes);
                     return Err(OneSidedError::Unsymmetric { rank, mine: len_bytes, peer, theirs }.into());
                 }
-                is_usable &= *is_whole == 1;
+                reached.extend(theirs.addresses.get(me));
             }
-            if !is_usable || self.size() == 1 {
+            if reached.len() != self.size() as usize || self.size() == 1 {
                 tracing::info!(
                     rank = self.rank(),
                     "collectives do not use the window: some rank does not reach another's part"
@@ -111,7 +109,7 @@ impl Comm<Cuda> {
                     self.engine()?.machine_mut().connect_copy_engines(table.map_err(ConnectError::from)?);
                 connected.map_err(|error| self.error(error))?;
             }
-            self.engine()?.machine_mut().add_symmetric_window(&window);
+            self.engine()?.machine_mut().add_symmetric_window(&window, reached.into());
             Ok(window)
         })
     }

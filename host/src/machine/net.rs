@@ -371,7 +371,7 @@ mod tests {
     use super::*;
     use crate::plan::tuning::NetSpeed;
     use crate::plan::{Call, ChannelLimits, Facts, Forced, plan};
-    use oxccl_shared::abi::{Algorithm, DataType, Func, RedOp};
+    use oxccl_shared::abi::{Algorithm, DataType, Func, MESSAGE_SENDS, RedOp};
     use oxccl_shared::algo::chunk::ChannelCut;
 
     const CHANNELS: NetChannels = NetChannels { rings: 4, trees: 3, mesh: 2, pairs: 2, chains: 1, stars: 2 };
@@ -444,7 +444,8 @@ mod tests {
             buffer: std::ptr::null_mut(),
             len_bytes: 500,
             conn: 2,
-            is_send: 1,
+            reached: 0,
+            flags: MESSAGE_SENDS,
             tag: 78,
             lane: 0,
         };

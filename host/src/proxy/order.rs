@@ -179,7 +179,7 @@ impl ProxyOrder {
             rank: peer,
             first_channel: channels.start,
             nchannels: channels.end - channels.start,
-            func: Func::of_message(message.is_send != 0) as u8,
+            func: Func::of_message(message.is_send()) as u8,
             protocol: protocol as u8,
             ..ProxyOrder::default()
         }

@@ -3,8 +3,9 @@
 
 use super::fnv1a;
 use super::{
-    CollArgs, ConnControl, ConnEnd, ConnLayout, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
-    KernelStop, KernelTree, MessageArgs, RankBuffers, SlotHeader, SlotLine, SymmetricArgs,
+    ASK_MIN_BYTES, Ask, CollArgs, ConnControl, ConnEnd, ConnLayout, DIRECT_BLOCKS_MAX,
+    KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop,
+    KernelTree, MessageArgs, RankBuffers, SlotHeader, SlotLine, SymmetricArgs,
 };
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
@@ -12,7 +13,7 @@ use crate::reduce::OpArg;
 use core::mem::{align_of, offset_of, size_of};
 
 /// Raise it when the meaning of a field changes and its layout does not, or what the host expects kernels to do.
-const REVISION: usize = 4;
+const REVISION: usize = 5;
 
 /// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {
@@ -25,6 +26,7 @@ const LAYOUTS: &[usize] = layouts! {
     SlotHeader { tag, len_bytes },
     ConnControl { tail, head, headers, lines },
     SlotLine { tail, header, payload },
+    Ask { address },
     ConnLayout { ll_slot_bytes, ll128_slot_bytes, simple_slot_bytes },
     ConnEnd { producer_side, consumer_side, counted, layout, peer },
     ProducerCursor {},
@@ -37,13 +39,16 @@ const LAYOUTS: &[usize] = layouts! {
     ChannelCut { count, grain_elems, each, longer },
     KernelColl { src, dst, cut, chunk_elems, slice_elems, arg, kind, flags, func, root, tag },
     CollArgs { launch, coll },
-    KernelMessage { buffer, len_bytes, conn, is_send, tag, lane },
+    KernelMessage { buffer, len_bytes, reached, conn, flags, tag, lane },
     MessageArgs { launch, messages },
     RankBuffers { src, dst },
     SymmetricArgs { launch, coll, ranks },
     KernelMonitor { abort, timeout_ns, stopped, stands },
     KernelStop { reason },
 };
+
+/// What kernels and the host must take for the same besides.
+const NUMBERS: &[usize] = &[ASK_MIN_BYTES as usize, DIRECT_BLOCKS_MAX as usize, KERNEL_MESSAGE_GRAIN_BYTES];
 
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
 /// another one.
@@ -52,6 +57,11 @@ pub const ABI_DIGEST: u64 = {
     let mut i = 0;
     while i < LAYOUTS.len() {
         digest = mix(digest, LAYOUTS[i]);
+        i += 1;
+    }
+    let mut i = 0;
+    while i < NUMBERS.len() {
+        digest = mix(digest, NUMBERS[i]);
         i += 1;
     }
     digest

@@ -62,18 +62,38 @@ pub struct KernelMessage {
     pub buffer: *mut u8,
     /// Its length.
     pub len_bytes: u64,
+    /// Of a message that is received: where its sender's GPU reaches the buffer, at a multiple of 16, or 0.
+    pub reached: u64,
     /// Index of the connection in its channel's list.
     pub conn: u32,
-    /// 1 to send, 0 to receive.
-    pub is_send: u32,
+    /// [`MESSAGE_SENDS`] or 0 to receive, [`MESSAGE_ASKS`], [`MESSAGE_TILES`].
+    pub flags: u32,
     /// Digest of the call.
     pub tag: u32,
     /// Messages with the same `lane` use the same connections: the same blocks run them, in order.
     pub lane: u32,
 }
 
+impl KernelMessage {
+    /// Whether it is sent.
+    pub const fn is_send(&self) -> bool {
+        self.flags & MESSAGE_SENDS != 0
+    }
+}
+
+/// The message is sent.
+pub const MESSAGE_SENDS: u32 = 1;
+/// Its receiver is asked where the message goes: see [`super::Ask`]. The buffer begins at a multiple of 16 bytes.
+pub const MESSAGE_ASKS: u32 = 2;
+/// Its slots are moved by bulk copies too, where the kernel can.
+pub const MESSAGE_TILES: u32 = 4;
+
 /// Kernels split messages among channels at multiples of this.
 pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
+
+/// Among so many blocks at most is a message divided that goes straight into the receiver's buffer; those of further channels end early. They
+/// fill NVLink (docs/measurements/2026-11-28-direct-messages.md).
+pub const DIRECT_BLOCKS_MAX: u32 = 16;
 
 /// A channel's position in its tree. Its connections are those of its children, in reduction order, then its
 /// parent's. A chain is a tree of one child at most, whose head has the network that reduces in its parent's place.
@@ -279,7 +299,7 @@ const _: () = {
     use core::mem::{align_of, offset_of, size_of};
     assert!(size_of::<KernelColl>() == 104 && align_of::<KernelColl>() == 8);
     assert!(offset_of!(KernelColl, arg) == 64 && offset_of!(KernelColl, kind) == 80);
-    assert!(size_of::<KernelMessage>() == 32 && align_of::<KernelMessage>() == 8);
+    assert!(size_of::<KernelMessage>() == 40 && align_of::<KernelMessage>() == 8);
     assert!(size_of::<KernelTree>() == 8 && offset_of!(KernelTree, has_parent) == 4);
     assert!(size_of::<KernelLaunch>() == 88 && align_of::<KernelLaunch>() == 8);
     assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);

@@ -128,6 +128,131 @@ fn needs_gpu_random_groups_of_messages() {
     }
 }
 
+/// Bytes of a rank's window: what it sends, and what it receives there.
+const WINDOW_BYTES: usize = 2 * MEMORY_BYTES;
+
+/// Where a rank's messages lie: those that are sent, those received in the window and those received elsewhere.
+struct Places {
+    send: u64,
+    recv: u64,
+    elsewhere: DeviceMemory,
+}
+
+/// A message between two windows, or from a window to other memory; on a multiple of 16 bytes, or off it at either end.
+#[derive(Clone, Copy, Debug)]
+struct WindowMessage {
+    from: usize,
+    to: usize,
+    len: usize,
+    at: usize,
+    off: [usize; 2],
+    is_elsewhere: bool,
+}
+
+impl WindowMessage {
+    fn send(&self, places: &[Places]) -> u64 {
+        places[self.from].send + (self.at + self.off[0]) as u64
+    }
+
+    fn recv(&self, places: &[Places]) -> u64 {
+        let Places { recv, elsewhere, .. } = &places[self.to];
+        let base = if self.is_elsewhere { elsewhere.address() } else { *recv };
+        base + (self.at + self.off[1]) as u64
+    }
+
+    /// Both ends, by rank.
+    fn halves(&self, places: &[Places]) -> [(usize, Untyped); 2] {
+        let half = |func, address: u64, peer: usize| {
+            let buffer: *mut u8 = std::ptr::without_provenance_mut(address as usize);
+            let (count, peer) = (self.len, peer as u32);
+            Untyped { send: buffer, recv: buffer, count, peer, ..Untyped::new(func, DataType::U8) }
+        };
+        [
+            (self.from, half(Func::Send, self.send(places), self.to)),
+            (self.to, half(Func::Recv, self.recv(places), self.from)),
+        ]
+    }
+}
+
+fn window_group(numbers: &mut Random, nranks: usize) -> Vec<WindowMessage> {
+    let mut at = 0;
+    let mut messages = Vec::new();
+    for _ in 0..1 + numbers.below(9) {
+        let (from, to) = (numbers.below(nranks as u64) as usize, numbers.below(nranks as u64) as usize);
+        // Around the shortest that goes straight, and long enough for several tiles of each block.
+        let len =
+            numbers.of(&[100, 3_000_000, (4 << 20) - 1, 4 << 20, (4 << 20) + 13, (6 << 20) + 4]) as usize;
+        let mut off = || numbers.of(&[0, 0, 0, 16, 4, 1]) as usize;
+        let off = [off(), off()];
+        let is_elsewhere = numbers.below(4) == 0;
+        messages.push(WindowMessage { from, to, len, at, off, is_elsewhere });
+        at += len.next_multiple_of(16) + 32;
+    }
+    messages
+}
+
+fn check_window_group(world: &DeviceWorld, places: &[Places], messages: &[WindowMessage], in_graphs: bool) {
+    for (number, message) in messages.iter().enumerate() {
+        let bytes: Vec<u8> = (0..message.len).map(|i| content(number, i)).collect();
+        let stream = world.ranks[message.from].stream.by_ref();
+        let to = message.send(places);
+        // SAFETY: (1, 2) within the window, and the stream is waited for before `bytes` go.
+        unsafe { stream.copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }.expect("a copy");
+        stream.synchronize().expect("a stream");
+    }
+    let enqueue = || {
+        device_group(|group| {
+            for (rank, call) in messages.iter().flat_map(|message| message.halves(places)) {
+                let DeviceRank { comm, stream, .. } = &world.ranks[rank];
+                // SAFETY: within memory that nobody else uses until the streams are synchronised.
+                unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
+            }
+            Ok(())
+        })
+    };
+    let enqueued = if in_graphs { launch_graphs(&world.ranks, enqueue) } else { enqueue() };
+    enqueued.unwrap_or_else(|error| panic!("{error}"));
+    for rank in &world.ranks {
+        rank.comm.synchronize(rank.stream.by_ref()).unwrap_or_else(|error| panic!("{error}"));
+    }
+    for (number, message) in messages.iter().enumerate() {
+        let mut bytes = vec![0u8; message.len];
+        let stream = world.ranks[message.to].stream.by_ref();
+        // SAFETY: (1, 2) as above.
+        unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), message.recv(places), bytes.len()) }
+            .expect("a copy");
+        stream.synchronize().expect("a stream");
+        let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
+        assert_eq!(wrong, None, "message {number}: {message:?}");
+    }
+}
+
+/// Messages between symmetric windows, which go straight there; beside those that cannot.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_messages_between_windows() {
+    let _deadline = Deadline::start("needs_gpu_messages_between_windows", Duration::from_secs(200));
+    for nranks in 2..=ranks_max().min(4) {
+        let mut world =
+            DeviceWorld::with(nranks, Settings::default(), None, |config| config.symmetric = Some(true));
+        world.use_windows(WINDOW_BYTES);
+        let places = |rank: usize| Places {
+            send: world.address(rank),
+            recv: world.address(rank) + MEMORY_BYTES as u64,
+            elsewhere: DeviceMemory::zeroed(world.ranks[rank].comm.device(), MEMORY_BYTES).expect("64 MiB"),
+        };
+        let places: Vec<Places> = (0..nranks as usize).map(places).collect();
+        let mut numbers = Random(u64::from(nranks));
+        for round in 0..30 {
+            let messages = window_group(&mut numbers, nranks as usize);
+            doing(|| format!("group {round} of {nranks} GPUs: {messages:?}"));
+            check_window_group(&world, &places, &messages, round % 3 == 2);
+        }
+        drop(places);
+        world.leave_windows();
+    }
+}
+
 /// How ranks come to call an all-to-all-v.
 #[derive(Clone, Copy, Debug)]
 enum Called {

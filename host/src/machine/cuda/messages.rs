@@ -2,14 +2,31 @@
 
 use super::driver::StreamRef;
 use super::state::{Cuda, MessageScratch};
+use super::tiles::Tiles;
 use crate::launch::{Message, RunError};
 use crate::machine::ConnKind;
 use crate::plan::{Batch, arrange};
-use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, KernelMessage, MessageArgs};
+use oxccl_shared::abi::{
+    ASK_MIN_BYTES, KERNEL_MESSAGES_MAX, KernelMessage, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES,
+    MessageArgs,
+};
+use oxccl_shared::algo::kernels::Kernel;
 use std::ffi::c_void;
 
-const NO_MESSAGE: KernelMessage =
-    KernelMessage { buffer: std::ptr::null_mut(), len_bytes: 0, conn: 0, is_send: 0, tag: 0, lane: 0 };
+const NO_MESSAGE: KernelMessage = KernelMessage {
+    buffer: std::ptr::null_mut(),
+    len_bytes: 0,
+    reached: 0,
+    conn: 0,
+    flags: 0,
+    tag: 0,
+    lane: 0,
+};
+
+/// Bulk copies begin at multiples of this.
+const DIRECT_ALIGN_BYTES: u64 = 16;
+/// What kernels without tiles for their slots get for messages straight into the receivers' buffers.
+const DIRECT_TILE_BYTES: u32 = 32 << 10;
 
 impl Cuda {
     /// Enqueues the kernels of messages to and from other ranks, each with its tag.
@@ -42,8 +59,8 @@ impl Cuda {
         let is_far = |peer| net.is_some_and(|net| net.is_far(peer));
         wants.extend(messages.iter().map(|(message, _)| message.want(is_far(message.peer))));
         for batch in arrange(wants, rank, &facts, arrangement) {
-            let tiles = self.parts.tiles.of(batch.kernel);
             let mut args = self.message_args(&batch, messages);
+            let tiles = self.message_tiles(batch.kernel, &args);
             args.launch.tile_bytes = tiles.tile_bytes;
             self.order_messages(&batch, messages, &args);
             let has_orders = self.issue_orders(stream)?;
@@ -74,17 +91,48 @@ impl Cuda {
             self.launch(self.parts.tables.of(ConnKind::Pair, batch.kernel.protocol()), batch.channels);
         launch.nmessages = batch.placed.len() as u32;
         let mut args = MessageArgs { launch, messages: [NO_MESSAGE; KERNEL_MESSAGES_MAX] };
+        let by_tiles = if self.parts.tiles.of(batch.kernel).tile_bytes > 0 { MESSAGE_TILES } else { 0 };
         for (to, placed) in args.messages.iter_mut().zip(batch.placed) {
             let (message, tag) = messages[placed.index];
+            let (asks, reached) = if batch.kernel.has_tiles() { self.direct(&message) } else { (0, 0) };
+            let sends = if message.is_send { MESSAGE_SENDS } else { 0 };
             *to = KernelMessage {
                 buffer: message.buffer,
                 len_bytes: message.len_bytes as u64,
+                reached,
                 conn: message.peer.0 - u32::from(message.peer > self.parts.rank),
-                is_send: message.is_send.into(),
+                flags: sends | asks | by_tiles,
                 tag,
                 lane: placed.lane,
             };
         }
         args
+    }
+
+    /// Whether the receiver of a message is asked where it goes ([`MESSAGE_ASKS`]), and where its sender reaches a buffer that receives. Neither
+    /// has to know what the other does.
+    fn direct(&self, message: &Message) -> (u32, u64) {
+        let Message { is_send, peer, buffer, len_bytes, is_exchange } = *message;
+        let (address, len_bytes) = (buffer.addr() as u64, len_bytes as u64);
+        let windows = self.copies.as_ref().map(|copies| copies.windows()).filter(|windows| windows.has_any());
+        let Some(windows) = windows.filter(|_| len_bytes >= ASK_MIN_BYTES) else { return (0, 0) };
+        if is_send {
+            let asks =
+                self.parts.facts.asks(len_bytes, is_exchange) && address.is_multiple_of(DIRECT_ALIGN_BYTES);
+            return (if asks { MESSAGE_ASKS } else { 0 }, 0);
+        }
+        let reached = windows.reached_by(peer, self.parts.rank, address, len_bytes);
+        (0, reached.filter(|reached| reached.is_multiple_of(DIRECT_ALIGN_BYTES)).unwrap_or_default())
+    }
+
+    /// The tiles of a launch, if it needs any.
+    fn message_tiles(&self, kernel: Kernel, args: &MessageArgs) -> Tiles {
+        let asks = args.messages.iter().any(|message| message.flags & MESSAGE_ASKS != 0);
+        match self.parts.tiles.of(kernel) {
+            Tiles { tile_bytes: 0, .. } if asks => {
+                Tiles::on(&self.parts.device, self.parts.tile_bytes.unwrap_or(DIRECT_TILE_BYTES))
+            }
+            tiles => tiles,
+        }
     }
 }

@@ -17,7 +17,7 @@ use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::prims::{Ll, Ll128, Simple};
 use oxccl_shared::abi::{
     Algorithm, ChannelId, ConnLayout, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage,
-    Protocol, Rank, RedOp, SlotHeader,
+    MESSAGE_SENDS, Protocol, Rank, RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk::{self, ChannelCut};
 use oxccl_shared::algo::{mesh, tree};
@@ -205,7 +205,8 @@ impl Call {
     /// A message as a kernel is told of it, by sender or receiver.
     fn kernel_message(&self, is_send: bool, conn: u32, buffer: *mut u8) -> KernelMessage {
         let len_bytes = (self.count * ELEM) as u64;
-        KernelMessage { buffer, len_bytes, conn, is_send: is_send.into(), tag: self.tag(), lane: 0 }
+        let flags = if is_send { MESSAGE_SENDS } else { 0 };
+        KernelMessage { buffer, len_bytes, reached: 0, conn, flags, tag: self.tag(), lane: 0 }
     }
 
     /// What rank `me` of `n` tells its proxy; nothing if a message passes it by.

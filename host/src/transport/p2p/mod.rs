@@ -49,4 +49,4 @@ pub use domains::{Domain, Domains};
 pub use error::P2pError;
 pub use signals::{SignalTable, SignalsWanted};
 pub use wanted::{Agreed, ArenaWanted, FurtherWanted};
-pub use window::{Reach, Window, WindowWanted};
+pub use window::{Mapping, Reach, Window, WindowWanted};

@@ -73,6 +73,27 @@ struct Part {
     why: String,
 }
 
+/// How a rank has mapped a symmetric window, for the others.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mapping {
+    /// Bytes of its own part.
+    pub len_bytes: u64,
+    /// [`Window::addresses`].
+    pub addresses: Vec<u64>,
+}
+
+/// The most ranks of a window that each of them has mapped as a whole: those of one host.
+const MAPPED_RANKS_MAX: usize = 1024;
+
+impl Message for Mapping {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 32 + 10 * MAPPED_RANKS_MAX;
+
+    fn is_sound(&self) -> bool {
+        self.addresses.len() <= MAPPED_RANKS_MAX
+    }
+}
+
 /// Bytes of the text that says why a rank's memory cannot be mapped.
 const WHY_BYTES_MAX: usize = 400;
 
@@ -118,9 +139,13 @@ impl Window {
         self.reach.get(rank.index())
     }
 
-    /// Whether every rank's part is mapped.
-    pub fn is_whole(&self) -> bool {
-        self.reach.iter().all(|reach| matches!(reach, Reach::Mapped { .. }))
+    /// Where this rank's device reaches every rank's part, in rank order; nothing if it does not reach all.
+    pub fn addresses(&self) -> Vec<u64> {
+        let address = |reach: &Reach| match reach {
+            Reach::Mapped { address, .. } => Some(*address),
+            _ => None,
+        };
+        self.reach.iter().map(address).collect::<Option<_>>().unwrap_or_default()
     }
 
     /// Can be upgraded as long as the window is there.

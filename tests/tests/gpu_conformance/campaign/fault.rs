@@ -206,10 +206,16 @@ impl Fault {
         end: impl FnOnce(),
     ) -> Result<Duration, String> {
         let mut last = Duration::ZERO;
+        let (number, guilty) = (self.number().to_string(), self.rank.to_string());
         for rank in job.without(&[self.rank]) {
-            let line = rank.line("stall ", SOON);
+            // A rank that loads its kernels for longer than the warn time stalls the call before.
+            let line = loop {
+                let line = rank.line("stall ", SOON);
+                if line.text.split(' ').nth(4) == Some(&number) {
+                    break line;
+                }
+            };
             let words: Vec<&str> = line.text.split(' ').collect();
-            let (number, guilty) = (self.number().to_string(), self.rank.to_string());
             if [words[1], words[2], words[4], words[5]] != [class, &guilty, &number, "all_reduce"] {
                 return Err(format!("rank {} heard {:?}", rank.rank, line.text));
             }
@@ -221,8 +227,10 @@ impl Fault {
         guilty.say("go on");
         job.all_succeed();
         let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
-        let reports = errors.lines().filter(|line| line.contains("WARN") && line.contains("stall [")).count();
-        if let Some(line) = errors.lines().find(|line| line.contains("stall [")) {
+        let operation = format!("(operation {number})");
+        let is_report = |line: &&str| line.contains("stall [") && line.contains(&operation);
+        let reports = errors.lines().filter(is_report).filter(|line| line.contains("WARN")).count();
+        if let Some(line) = errors.lines().find(is_report) {
             println!("  {line}");
         }
         if reports == 2 { Ok(last) } else { Err(format!("{reports} lines of a stall and its end: {errors}")) }

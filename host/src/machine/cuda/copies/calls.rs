@@ -76,11 +76,11 @@ impl Cuda {
         Ok(())
     }
 
-    /// Lets collectives use a symmetric window that every rank has mapped.
-    pub(crate) fn add_symmetric_window(&mut self, window: &Window) {
-        let (rank, nranks) = (self.parts.rank, self.parts.facts.nranks);
+    /// Lets operations use a symmetric window that every rank has mapped. By rank, where that one's GPU reaches this rank's part.
+    pub(crate) fn add_symmetric_window(&mut self, window: &Window, reached: Box<[u64]>) {
+        let rank = self.parts.rank;
         if let Some(copies) = &mut self.copies {
-            copies.windows.add(window, rank, nranks);
+            copies.windows.add(window, rank, reached);
         }
     }
 }

@@ -21,17 +21,21 @@ struct Mapped {
     number: u32,
     /// Where each rank's part begins.
     addresses: Box<[u64]>,
+    /// Where this rank's part begins for each rank's GPU.
+    reached: Box<[u64]>,
     len_bytes: u64,
     alive: Weak<[Arc<dyn GpuMemory>]>,
 }
 
+impl Mapped {
+    fn is_there(&self) -> bool {
+        self.alive.strong_count() > 0
+    }
+}
+
 impl Windows {
     /// A window that every rank has mapped.
-    pub fn add(&mut self, window: &Window, rank: Rank, nranks: u32) {
-        let address = |rank: u32| match window.reach(Rank(rank)) {
-            Some(Reach::Mapped { address, .. }) => *address,
-            _ => 0,
-        };
+    pub fn add(&mut self, window: &Window, rank: Rank, reached: Box<[u64]>) {
         let len_bytes = match window.reach(rank) {
             Some(Reach::Mapped { len_bytes, .. }) => *len_bytes,
             _ => 0,
@@ -39,17 +43,33 @@ impl Windows {
         self.mapped.retain(|mapped| mapped.alive.strong_count() > 0);
         let number = self.made;
         self.made += 1;
-        let addresses = (0..nranks).map(address).collect();
-        self.mapped.push(Mapped { number, addresses, len_bytes, alive: window.alive() });
+        let addresses = window.addresses().into();
+        self.mapped.push(Mapped { number, addresses, reached, len_bytes, alive: window.alive() });
     }
 
     /// Where so many bytes at an address of this rank lie, if they do in a window.
     pub fn place(&self, rank: Rank, address: u64, len_bytes: u64) -> Option<Placement> {
+        let (mapped, offset) = self.find(rank, address, len_bytes)?;
+        Some(Placement { window: mapped.number, offset })
+    }
+
+    /// Where another rank's GPU reaches so many bytes at an address of this rank, if they lie in a window.
+    pub fn reached_by(&self, peer: Rank, rank: Rank, address: u64, len_bytes: u64) -> Option<u64> {
+        let (mapped, offset) = self.find(rank, address, len_bytes)?;
+        Some(mapped.reached.get(peer.index())? + offset)
+    }
+
+    /// Whether there is any.
+    pub fn has_any(&self) -> bool {
+        self.mapped.iter().any(Mapped::is_there)
+    }
+
+    /// The window in which so many bytes at an address of this rank lie, and how far from its beginning.
+    fn find(&self, rank: Rank, address: u64, len_bytes: u64) -> Option<(&Mapped, u64)> {
         self.mapped.iter().find_map(|mapped| {
             let offset = address.checked_sub(mapped.addresses[rank.index()])?;
             let is_within = offset.checked_add(len_bytes).is_some_and(|end| end <= mapped.len_bytes);
-            let is_there = is_within && mapped.alive.strong_count() > 0;
-            is_there.then_some(Placement { window: mapped.number, offset })
+            (is_within && mapped.is_there()).then_some((mapped, offset))
         })
     }
 

@@ -39,7 +39,7 @@ use oxccl_device::prims::Ll;
 use oxccl_device::traffic::Traffic;
 use oxccl_shared::abi::{
     Algorithm, ConnEnd, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, KernelTree,
-    RedOp, SlotHeader,
+    MESSAGE_SENDS, RedOp, SlotHeader,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::collnet::{HostLinks, Owner};
@@ -702,7 +702,8 @@ impl Player {
                     buffer,
                     len_bytes,
                     conn,
-                    is_send: is_send.into(),
+                    reached: 0,
+                    flags: if is_send { MESSAGE_SENDS } else { 0 },
                     tag,
                     lane: placed.lane,
                 };
