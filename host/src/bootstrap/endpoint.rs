@@ -399,8 +399,14 @@ impl Bootstrap {
         let wanted: Vec<Hello> = peers.iter().map(hello).collect();
         let why_not = |state: &State| state.why_gone(members);
         let reach = self.reach();
-        let (from, channel) = reach.accept_unless(&wanted, deadline, why_not)?;
-        Ok((from, reach.read_message(from, channel, deadline)?))
+        loop {
+            let (from, channel) = reach.accept_unless(&wanted, deadline, why_not)?;
+            // A sender gives up a connection whose handshake takes too long: this process may have been stopped in it. So its end is no death,
+            // which the ring would report, and another connection may have come or may still come.
+            if let Some(message) = reach.read_unless_ended(from, channel, deadline)? {
+                return Ok((from, message));
+            }
+        }
     }
 
     /// The ranks that are known to be gone: their process or host has ended, or they have left.

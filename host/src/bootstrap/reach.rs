@@ -10,7 +10,7 @@ use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::join;
 use super::links::Links;
-use super::sock::Deadline;
+use super::sock::{self, Deadline};
 use super::state::{Awaits, Shared, State};
 use oxccl_shared::abi::Rank;
 use std::net::SocketAddr;
@@ -200,15 +200,27 @@ impl Reach {
         channel.write_all(&bytes, deadline).map_err(|error| self.stream_error(peer, &error, deadline))
     }
 
-    pub(super) fn read_message(
+    fn read_message(
+        &self,
+        peer: Rank,
+        channel: Channel,
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, BootstrapError> {
+        let message = self.read_unless_ended(peer, channel, deadline)?;
+        message.ok_or_else(|| self.known_better(BootstrapError::PeerLost { rank: peer }))
+    }
+
+    /// The message of this connection. `None`: it ended before it brought one.
+    pub(super) fn read_unless_ended(
         &self,
         peer: Rank,
         mut channel: Channel,
         deadline: &Deadline,
-    ) -> Result<Vec<u8>, BootstrapError> {
+    ) -> Result<Option<Vec<u8>>, BootstrapError> {
         match channel.read_frame(GATHER_BYTES_MAX, deadline) {
-            Ok(frame) if frame.kind == KIND_MESSAGE => Ok(frame.payload),
+            Ok(frame) if frame.kind == KIND_MESSAGE => Ok(Some(frame.payload)),
             Ok(_) => Err(BootstrapError::Protocol { rank: peer, what: "a message of unknown kind" }),
+            Err(error) if sock::is_end(&error) => Ok(None),
             Err(error) => Err(self.stream_error(peer, &error, deadline)),
         }
     }

@@ -296,7 +296,7 @@ pub(crate) fn by_numbers_here(error: BootstrapError, members: &[Rank], nranks: u
 }
 
 /// Distinguishes the meetings of a communicator's ranks.
-fn meeting_tag(members: &[Rank], number: u64) -> u64 {
+pub(super) fn meeting_tag(members: &[Rank], number: u64) -> u64 {
     digest(&("among", number, members.iter().map(|rank| rank.0).collect::<Vec<u32>>()))
 }
 

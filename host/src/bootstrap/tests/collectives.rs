@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use super::super::Cancel;
 use super::super::gather::GATHER_BYTES_MAX;
+use super::super::handshake::{Hello, Purpose};
+use super::super::split::meeting_tag;
 use super::*;
 
 #[test]
@@ -222,6 +224,25 @@ fn who_fails_in_a_meeting_meets_those_that_finished_it_and_come_back() {
         }
         boot.conclude(&all, 1, me == Rank(0));
         let child = boot.split_among(&left, 1, &Cancel::default()).expect("the members come");
+        child.barrier().expect("both are there");
+        child.close();
+        boot.close();
+    });
+}
+
+/// A member that was stopped in the handshake by which another told it of the meeting found the end of that connection first, and took
+/// the other, which had given up and told it again, for dead.
+#[test]
+fn a_member_that_was_too_slow_to_be_told_is_told_again() {
+    with_ranks(2, |boot| {
+        let members = [0, 1].map(Rank);
+        if boot.rank() == Rank(0) {
+            let tag = meeting_tag(&members, 1);
+            let hello = Hello { purpose: Purpose::Message, from: Rank(0), to: Rank(1), tag };
+            let addr = boot.listener_addr(Rank(1)).expect("they have met");
+            drop(boot.reach().dial_at(hello, addr, &boot.deadline()).expect("a listener"));
+        }
+        let child = boot.split_among(&members, 1, &Cancel::default()).expect("both live, and come");
         child.barrier().expect("both are there");
         child.close();
         boot.close();
