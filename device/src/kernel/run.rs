@@ -13,8 +13,8 @@ use crate::prims::{Bulk, Ll, Ll128, Proto, Short, Simple};
 use core::ops::Range;
 use core::slice;
 use oxccl_shared::abi::{
-    ASK_MIN_BYTES, Algorithm, CollArgs, DIRECT_BLOCKS_MAX, DataType, Func, KERNEL_DIRECT,
-    KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch, KernelMessage, MESSAGE_ASKS, MESSAGE_TILES, Protocol, Rank,
+    ASK_MIN_BYTES, Algorithm, CollArgs, DataType, Func, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES,
+    KernelLaunch, KernelMessage, MESSAGE_ASKS, MESSAGE_TILES, Protocol, Rank, direct_blocks_max,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::mesh::{peers, place_from};
@@ -394,7 +394,7 @@ pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, co
         let extent = Extent { first: (channel * launch.nconns + message.conn) as usize, count: 1 };
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
         let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
-        let direct_blocks = launch.nchannels.min(DIRECT_BLOCKS_MAX);
+        let direct_blocks = launch.nchannels.min(direct_blocks_max(message.len_bytes));
         let direct = if channel < direct_blocks { part_of(direct_blocks) } else { 0..0 };
         // SAFETY: obligation 1; parts begin at multiples of 16 bytes.
         if unsafe { run_message::<_, P>(&block, conns, message, (direct, part), has_tiles) }.is_err() {

@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::{MessageClass, NET_MESSAGES};
-use oxccl_shared::abi::{ASK_MIN_BYTES, DIRECT_BLOCKS_MAX, KERNEL_MESSAGES_MAX, Protocol, Rank};
+use oxccl_shared::abi::{ASK_MIN_BYTES, DIRECT_BLOCKS_MIN, KERNEL_MESSAGES_MAX, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -86,13 +86,13 @@ pub fn message_connections(want: &MessageWant, facts: &Facts) -> (Protocol, u32)
 
 /// From this length on a message to a symmetric window goes straight there: the question costs a way there and back, some 4 us
 /// (docs/measurements/2026-11-28-direct-messages.md).
-const DIRECT_MIN_BYTES: u64 = 16 << 20;
+const DIRECT_MIN_BYTES: u64 = 8 << 20;
 
 impl Facts {
     /// Whether the receiver of a message of so many bytes is asked where it goes, if it may have a symmetric window. Exchanges are not: bulk copies
     /// to all ranks at once were slower than slots (docs/measurements/2026-11-27-h200x4.md).
     pub fn asks(&self, len_bytes: u64, is_exchange: bool) -> bool {
-        let few_blocks = self.mesh_channels < DIRECT_BLOCKS_MAX;
+        let few_blocks = self.mesh_channels < DIRECT_BLOCKS_MIN;
         let is_faster = !is_exchange && (few_blocks || len_bytes >= DIRECT_MIN_BYTES);
         len_bytes >= ASK_MIN_BYTES && self.symmetric.unwrap_or(is_faster)
     }

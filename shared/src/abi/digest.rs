@@ -3,7 +3,7 @@
 
 use super::fnv1a;
 use super::{
-    ASK_MIN_BYTES, Ask, CollArgs, ConnControl, ConnEnd, ConnLayout, DIRECT_BLOCKS_MAX,
+    ASK_MIN_BYTES, Ask, CollArgs, ConnControl, ConnEnd, ConnLayout, DIRECT_BLOCKS_MIN,
     KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop,
     KernelTree, MessageArgs, RankBuffers, SlotHeader, SlotLine, SymmetricArgs,
 };
@@ -48,7 +48,7 @@ const LAYOUTS: &[usize] = layouts! {
 };
 
 /// What kernels and the host must take for the same besides.
-const NUMBERS: &[usize] = &[ASK_MIN_BYTES as usize, DIRECT_BLOCKS_MAX as usize, KERNEL_MESSAGE_GRAIN_BYTES];
+const NUMBERS: &[usize] = &[ASK_MIN_BYTES as usize, DIRECT_BLOCKS_MIN as usize, KERNEL_MESSAGE_GRAIN_BYTES];
 
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
 /// another one.

@@ -91,9 +91,14 @@ pub const MESSAGE_TILES: u32 = 4;
 /// Kernels split messages among channels at multiples of this.
 pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
 
-/// Among so many blocks at most is a message divided that goes straight into the receiver's buffer; those of further channels end early. They
-/// fill NVLink (docs/measurements/2026-11-28-direct-messages.md).
-pub const DIRECT_BLOCKS_MAX: u32 = 16;
+/// Among so many blocks at most is a message of so many bytes divided that goes straight into the receiver's buffer; those of further channels end
+/// early. Twelve carry 359 GB/s and sixteen 366 (docs/measurements/2026-11-28-direct-messages.md), of which the shorter ones see little.
+pub const fn direct_blocks_max(len_bytes: u64) -> u32 {
+    if len_bytes < 512 << 20 { DIRECT_BLOCKS_MIN } else { 16 }
+}
+
+/// What [`direct_blocks_max`] is for the shortest.
+pub const DIRECT_BLOCKS_MIN: u32 = 12;
 
 /// A channel's position in its tree. Its connections are those of its children, in reduction order, then its
 /// parent's. A chain is a tree of one child at most, whose head has the network that reduces in its parent's place.

@@ -23,10 +23,10 @@ pub use digest::ABI_DIGEST;
 pub use func::{Buffers, Extent};
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
-    CollArgs, DIRECT_BLOCKS_MAX, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST,
+    CollArgs, DIRECT_BLOCKS_MIN, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST,
     KERNEL_PRE, KERNEL_TILES_AT, KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
     KernelStop, KernelTree, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES, MessageArgs, RankBuffers, StopCause,
-    Stopped, SymmetricArgs,
+    Stopped, SymmetricArgs, direct_blocks_max,
 };
 pub use offer::{Offer, OfferReply};
 pub use stand::{KERNEL_STANDS_MAX, KernelStand, KernelWait, Stands};
