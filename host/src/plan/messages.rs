@@ -255,6 +255,20 @@ mod tests {
 
     /// As each rank of two hosts of two has where each sends to the next.
     #[test]
+    fn long_messages_ask_where_they_go() {
+        let free = facts(4, 1);
+        let few = Facts { mesh_channels: 8, ..free };
+        let [always, never] = [true, false].map(|symmetric| Facts { symmetric: Some(symmetric), ..free });
+        let asks = |len_bytes: u64, is_exchange: bool| {
+            [free, few, always, never].map(|facts| facts.asks(len_bytes, is_exchange))
+        };
+        assert_eq!(asks(ASK_MIN_BYTES - 1, false), [false; 4], "receivers of these look for no question");
+        assert_eq!(asks(ASK_MIN_BYTES, false), [false, true, true, false]);
+        assert_eq!(asks(DIRECT_MIN_BYTES, false), [true, true, true, false]);
+        assert_eq!(asks(DIRECT_MIN_BYTES, true), [false, false, true, false], "exchanges are slower");
+    }
+
+    #[test]
     fn short_messages_near_and_far_are_one_launch() {
         let launches = |len_bytes| {
             let facts = facts(4, 2);
