@@ -92,7 +92,7 @@ pub const MESSAGE_TILES: u32 = 4;
 pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
 
 /// Among so many blocks at most is a message of so many bytes divided that goes straight into the receiver's buffer; those of further channels end
-/// early. Twelve carry 359 GB/s and sixteen 366 (docs/measurements/2026-11-28-direct-messages.md), of which the shorter ones see little.
+/// early. Twelve carry 358 GB/s and sixteen 365 (docs/measurements/2026-11-28-direct-messages.md), of which the shorter ones see little.
 pub const fn direct_blocks_max(len_bytes: u64) -> u32 {
     if len_bytes < 512 << 20 { DIRECT_BLOCKS_MIN } else { 16 }
 }
