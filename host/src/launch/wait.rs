@@ -530,7 +530,11 @@ mod tests {
         assert!(visit_for(&context, ANNOUNCE_AFTER / 2, &mut polls).is_ok());
         std::thread::sleep(ANNOUNCE_AFTER * 2);
         assert_eq!(context.health().standing().waits_for, None);
-        assert!(visit_for(&context, ANNOUNCE_AFTER / 4, &mut polls).is_ok());
+        // Soon, but a machine may be busy.
+        let began = Instant::now();
+        while others.0.lock().unwrap().len() < 2 && began.elapsed() < ANNOUNCE_AFTER * 20 {
+            assert!(visit_for(&context, ANNOUNCE_AFTER / 16, &mut polls).is_ok());
+        }
         assert_eq!(*others.0.lock().unwrap(), [Some(Rank(1)); 2]);
     }
 
