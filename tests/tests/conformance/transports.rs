@@ -131,6 +131,34 @@ fn messages_from_the_senders_memory() {
     over_with("messages through slots", TransportKind::Shm, 3, |_, config| config.cma = Cma::Off);
 }
 
+/// Messages of the lengths around which other code carries them: in one call, spread over slots, read; also where one rank of two reads and is
+/// read and the other is not.
+#[test]
+fn lengths_at_which_messages_go_another_way() {
+    let _deadline = Deadline::start("lengths_at_which_messages_go_another_way", Duration::from_secs(240));
+    let lengths = [8191, 8192, 8193, 20_000, (32 << 10) + 5, (64 << 10) - 1, 64 << 10, (64 << 10) + 1];
+    let worlds = [(TransportKind::Shm, 2, 0), (TransportKind::Shm, 2, 1), (TransportKind::InProcess, 3, 0)];
+    for (transport, nranks, reads) in worlds {
+        let settings = Settings { transport: Some(transport), ..Settings::default() };
+        let by_rank = |rank: u32, config: &mut Config| {
+            config.cma = if rank < reads { Cma::Permit } else { Cma::Off };
+        };
+        let mut world = World::with(nranks, settings, by_rank);
+        for (k, count) in lengths.into_iter().enumerate() {
+            for func in FUNCS.into_iter().filter(|func| applies(&settings, *func)) {
+                for (j, placement) in Placement::ALL.into_iter().enumerate() {
+                    let op = ops(func)[(j + k) % ops(func).len()];
+                    let (root, seed) = (nranks - 1, (j + k) as u64);
+                    let case = Case { func, dtype: DataType::U8, op, root, count, placement, seed };
+                    let by = if (j + k) % 2 == 0 { By::Threads } else { By::Fibers };
+                    doing(|| format!("{case:?} by {by:?} over {transport}, {reads} read"));
+                    case.check(&mut world, by).unwrap();
+                }
+            }
+        }
+    }
+}
+
 /// Two ranks reduce what they read of each other, whatever the type and the operator, from the lengths on at which they begin to. Some ranks
 /// are in place, whose all-reduces are not read.
 #[test]
