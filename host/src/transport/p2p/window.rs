@@ -326,6 +326,8 @@ mod tests {
             let part = Part { offset: u64::MAX, len_bytes, memory, why };
             assert_eq!(Part::from_bytes(&part.to_bytes()), Ok(part));
         }
+        let mapping = Mapping { len_bytes: u64::MAX, addresses: vec![u64::MAX; MAPPED_RANKS_MAX] };
+        assert_eq!(Mapping::from_bytes(&mapping.to_bytes()), Ok(mapping));
         let long = Part { offset: 0, len_bytes: 1, memory: None, why: "w".repeat(WHY_BYTES_MAX + 1) };
         assert!(Part::from_bytes(&long.to_bytes()).is_err());
     }
