@@ -66,8 +66,54 @@ impl Bootstrap {
         })?;
         let id = UniqueId::new(listener.addr, secret, RootKind::Created);
         let by = (&id, &credentials);
-        let child = Bootstrap::connect_by(by, (place, members.len() as u32), config, cancel);
-        child.map(Some).map_err(|error| by_numbers_here(error, members, self.nranks()))
+        let attempt = self.begin_meeting(members, digest(&("split", number, first.0)), cancel, true);
+        let child = Bootstrap::connect_by(by, (place, members.len() as u32), config, &attempt);
+        let died = child.as_ref().err().and_then(|error| self.who_died(members, error, [&attempt, cancel]));
+        self.shared.lock().meeting = None;
+        child.map(Some).map_err(|error| match died {
+            _ if cancel.is_called() => BootstrapError::Aborted,
+            Some(rank) => BootstrapError::PeerLost { rank },
+            None => by_numbers_here(error, members, self.nranks()),
+        })
+    }
+
+    /// From now on the death of a member ends what is made, by the `Cancel` that is returned, as `cancel` does.
+    fn begin_meeting(&self, members: &[Rank], tag: u64, cancel: &Cancel, may_leave: bool) -> Cancel {
+        let attempt = Cancel::default();
+        let ends = attempt.clone();
+        cancel.on_call(move || ends.cancel());
+        let (members, cancel) = (members.to_vec(), attempt.clone());
+        let mut state = self.shared.lock();
+        state.meeting = Some(Meeting { members, tag, cancel, ends_at: None, may_leave });
+        state.end_hopeless_meeting(Instant::now());
+        drop(state);
+        // The thread is to see when it ends.
+        self.shared.wake();
+        attempt
+    }
+
+    /// The member whose death is why the child was not made, if it is. Who has left because of it, or had a connection to it, may be known
+    /// before the death itself.
+    fn who_died(&self, members: &[Rank], error: &BootstrapError, ends: [&Cancel; 2]) -> Option<Rank> {
+        use BootstrapError::{PeerAborted, PeerLeft, PeerLost, RootLost, RootUnreachable};
+        let [attempt, cancel] = ends;
+        let follows = match attempt.is_called() {
+            // Not because one has gone on without this rank, or does not come.
+            true => self.shared.lock().why_gone(members).is_some(),
+            false => matches!(
+                error,
+                PeerAborted { .. }
+                    | PeerLeft { .. }
+                    | PeerLost { .. }
+                    | RootLost { .. }
+                    | RootUnreachable { .. }
+            ),
+        };
+        if cancel.is_called() || !follows {
+            return None;
+        }
+        let known = |state: &mut State| state.who_died(members);
+        self.shared.wait_for(&Deadline::after(REASONS_TAKE).outlasting_abort(), known)
     }
 
     /// Creates a child of `members` without the parent's other ranks, which may be gone, and whatever else has broken the parent: only
@@ -87,18 +133,9 @@ impl Bootstrap {
         if self.place_among(members)?.is_none() {
             return Err(BootstrapError::BadMember { rank: self.rank(), nranks: self.nranks() });
         }
-        // Of this meeting alone: the death of a member ends it, and the caller may call for another.
-        let attempt = Cancel::default();
-        let ends = attempt.clone();
-        cancel.on_call(move || ends.cancel());
         let (tag, since) = (meeting_tag(members, number), Instant::now());
-        let meeting = Meeting { members: members.to_vec(), tag, cancel: attempt.clone(), ends_at: None };
-        let mut state = self.shared.lock();
-        state.meeting = Some(meeting);
-        state.end_hopeless_meeting(Instant::now());
-        drop(state);
-        // The thread is to see when it ends.
-        self.shared.wake();
+        // Of this meeting alone: the death of a member ends it, and the caller may call for another.
+        let attempt = self.begin_meeting(members, tag, cancel, false);
         let child = self.meet(members, number, &attempt);
         if let Err(error) = &child
             && !attempt.is_called()
@@ -106,6 +143,7 @@ impl Bootstrap {
         {
             self.say_who_is_missing(members, tag, error);
         }
+        let died = child.as_ref().err().and_then(|error| self.who_died(members, error, [&attempt, cancel]));
         let mut state = self.shared.lock();
         if child.is_err() && cancel.is_called() {
             state.ring.withdraw(tag);
@@ -122,6 +160,8 @@ impl Bootstrap {
                     let (nranks, waited) = (self.nranks(), since.elapsed());
                     BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }
+                // Others have left because of it.
+                (None, ..) if let Some(rank) = died => BootstrapError::PeerLost { rank },
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {
                     BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason() }
@@ -205,13 +245,20 @@ impl Bootstrap {
             let deadline = deadline.at_most(ANSWERS_WITHIN.min(config.handshake_timeout));
             self.send_among(members[to as usize], members, tag, &bytes, &deadline)
         };
-        let told = told(place, nranks).map(tell);
+        let mut silent = Vec::new();
         // One member that cannot be reached keeps nobody else from hearing of it; the root would wait for that one. A member that does not
         // answer may be stopped for a moment only. If it does not come, the root names it.
         let is_silence = |error: &BootstrapError| {
             matches!(error, BootstrapError::Timeout { .. } | BootstrapError::Unreachable { .. })
         };
-        let failed = told.filter_map(Result::err).filter(|error| !is_silence(error)).reduce(|first, _| first);
+        let mut failed = None;
+        for to in told(place, nranks) {
+            match tell(to) {
+                Ok(()) => {}
+                Err(error) if is_silence(&error) => silent.push(to),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
         if let Some(error) = failed {
             join::leave_unmet((&id, &credentials), (Rank(place), nranks), config, Withdrawal::Failed);
             return Err(error);
@@ -220,24 +267,35 @@ impl Bootstrap {
             let child = Bootstrap::connect_by((&id, &credentials), (Rank(place), nranks), config, cancel);
             child.map_err(|error| by_numbers_here(error, members, self.nranks()))
         };
-        if place != 0 || nranks == 1 {
+        // A member that is stopped, or cut off, or does not come, has not heard of it, and does not tell those after it. So the first one tells
+        // all after a while, and whoever got no answer tells again soon.
+        let others: Vec<u32> =
+            if place == 0 { (1..nranks).filter(|to| !silent.contains(to)).collect() } else { Vec::new() };
+        if silent.is_empty() && others.is_empty() {
             return connect();
         }
-        // A member that is stopped, or cut off, or does not come, has not heard of it, and does not tell those after it.
         std::thread::scope(|scope| {
             let ((over, waits), has_met) = (channel::<()>(), Cancel::default());
             let is_over = has_met.clone();
-            let tell_all = move || {
-                let (mut untold, mut pause) =
-                    ((1..nranks).collect::<Vec<_>>(), config.timeout / PATIENCE_SHARE);
-                while !untold.is_empty() && waits.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let tell_again = move || {
+                let (patience, began) = (config.timeout / PATIENCE_SHARE, Instant::now());
+                let (pause, mut others) = (TELLS_EVERY.min(patience), others);
+                let mut untold = silent;
+                while !(untold.is_empty() && others.is_empty()) {
+                    let pause =
+                        if untold.is_empty() { patience.saturating_sub(began.elapsed()) } else { pause };
+                    if waits.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                    if began.elapsed() >= patience {
+                        untold.append(&mut others);
+                    }
                     // The root names those that never answer.
                     untold.retain(|to| !is_over.is_called() && tell(*to).is_err());
-                    pause = TELLS_EVERY;
                 }
             };
             let helper = std::thread::Builder::new().name("oxccl-meeting".into());
-            if let Err(error) = helper.spawn_scoped(scope, tell_all) {
+            if let Err(error) = helper.spawn_scoped(scope, tell_again) {
                 tracing::warn!(%error, "cannot start a thread; members that others do not tell of the meeting will miss it");
             }
             let child = connect();

@@ -73,6 +73,8 @@ pub(crate) struct Meeting {
     pub cancel: Cancel,
     /// When to give up because of a member that has gone on without this rank.
     pub ends_at: Option<Instant>,
+    /// Whether a member may leave this communicator as soon as it has the new one: all of this one's ranks make it, and all had come before.
+    pub may_leave: bool,
 }
 
 /// What a thread of the owner waits for.
@@ -183,6 +185,12 @@ impl State {
         })
     }
 
+    /// One of these ranks whose process or host is gone.
+    pub fn who_died(&self, members: &[Rank]) -> Option<Rank> {
+        let has_left = |rank: Rank| matches!(self.ring.lost(rank), Some(BootstrapError::PeerLeft { .. }));
+        members.iter().copied().find(|rank| self.ring.is_gone(*rank) && !has_left(*rank))
+    }
+
     /// One of these ranks that has finished a meeting that failed here: it has a communicator with this rank, and does not know that this
     /// rank has none.
     pub fn who_went_on(&self, members: &[Rank]) -> Option<Rank> {
@@ -197,7 +205,10 @@ impl State {
         let Some(meeting) = self.meeting.as_ref().filter(|meeting| !meeting.cancel.is_called()) else {
             return false;
         };
-        let has_lost = self.why_gone(&meeting.members).is_some();
+        let has_lost = match meeting.may_leave {
+            true => self.who_died(&meeting.members).is_some(),
+            false => self.why_gone(&meeting.members).is_some(),
+        };
         let is_alone = self.who_went_on(&meeting.members).is_some();
         let Some(meeting) = &mut self.meeting else { return false };
         if is_alone {

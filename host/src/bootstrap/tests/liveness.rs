@@ -1,9 +1,13 @@
 //! Events that the other ranks get when a rank dies, aborts or leaves.
 
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 
+use super::super::cancel::Cancel;
+use super::super::rendezvous_wire::ListenerAddr;
 use super::super::{PeerEvent, Watch};
 use super::*;
+use crate::wire::Message;
 
 /// How long a test waits to be sure that nothing happens.
 const QUIET: Duration = Duration::from_millis(200);
@@ -60,6 +64,28 @@ fn several_deaths_at_once_are_all_named() {
 }
 
 /// A rank that gives up for another's death and ends at once was named by those that waited for a message of its.
+/// The child's root waited for it until the timeout.
+#[test]
+fn a_rank_that_dies_in_a_split_is_named_at_once() {
+    for dead in [0, 2].map(Rank) {
+        let began = Instant::now();
+        with_ranks(3, |boot| {
+            let members = [0, 1, 2].map(Rank);
+            if boot.rank() == dead {
+                // It comes to the split, as first with an address at which nobody is, and no further.
+                let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+                let mine = if dead == Rank(0) { ListenerAddr { addr }.to_bytes() } else { Vec::new() };
+                boot.all_gather(&mine).expect("all live");
+                return die_soon(boot);
+            }
+            let error = boot.split(&members, 1, &Cancel::default()).err();
+            assert_eq!(error, Some(BootstrapError::PeerLost { rank: dead }));
+            boot.close();
+        });
+        assert!(began.elapsed() < config().timeout / 2, "{:?}", began.elapsed());
+    }
+}
+
 #[test]
 fn a_rank_that_ends_because_another_died_is_not_named_for_it() {
     with_ranks(4, |boot| {
