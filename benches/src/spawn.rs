@@ -73,7 +73,8 @@ fn processor_of(process: u32) -> io::Result<CpuSet> {
 /// This process's number among those that a launcher started on this machine, and how many those are. None where no launcher's
 /// variables are there. A launcher that does not say is taken to use one machine.
 pub fn launched() -> Result<Option<(u32, u32)>, LaunchError> {
-    let found = LaunchEnv::detect(&|name| std::env::var(name).ok())?;
+    // The others hear of what cannot be used.
+    let found = LaunchEnv::detect(&|name| std::env::var(name).ok()).inspect_err(LaunchEnv::decline)?;
     Ok(found.map(|env| (env.local_rank.unwrap_or(env.rank), env.local_nranks.unwrap_or(env.nranks))))
 }
 

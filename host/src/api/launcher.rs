@@ -201,6 +201,8 @@ impl LaunchEnv {
         let nranks = number(vars.first(names.nranks).map(|(name, _)| name));
         let rank = number(Some(names.rank));
         let place = rank.zip(nranks).filter(|(rank, nranks)| rank < nranks);
+        // A number of ranks to which the rank does not belong says nothing of the job.
+        let nranks = place.map(|(_, nranks)| nranks).or(nranks.filter(|nranks| *nranks > 1));
         // Not rank 0, which would warn of a job without a secret.
         let (rank, nranks) = (rank.filter(|rank| *rank > 0).unwrap_or(u32::MAX), nranks.unwrap_or(u32::MAX));
         let (local_rank, local_nranks) = vars.local(&names, nranks).unwrap_or_default();
@@ -212,7 +214,7 @@ impl LaunchEnv {
         // The launcher, by whose space ranks learn where they meet, ends the job where one of its processes fails.
         let is_by_launcher = vars.pmi(&names, local_nranks == Some(nranks)).is_ok_and(|pmi| pmi.is_some());
         env.rendezvous = if is_by_launcher { None } else { vars.meeting_point(&names, &env).ok() };
-        let is_known = nranks > 1 && env.rendezvous.is_some();
+        let is_known = env.nranks > 1 && env.rendezvous.is_some();
         is_known.then_some((env, place.map(|(rank, nranks)| (Rank(rank), nranks))))
     }
 }

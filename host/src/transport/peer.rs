@@ -42,7 +42,7 @@ impl PeerInfo {
     /// is the host's name.)
     pub fn local(host_id: Option<&str>, settings: u64) -> Result<PeerInfo, NoDescriptor> {
         Ok(PeerInfo {
-            host: digest(&(host_digest(host_id)?, rustix::process::geteuid().as_raw())),
+            host: digest(&(host_digest(host_id)?, user_outside()?)),
             process: process_number(),
             pid: std::process::id(),
             files: random(),
@@ -85,6 +85,28 @@ fn processors() -> [u64; PROCESSOR_WORDS] {
     words
 }
 
+/// The effective user as the user namespace around this process's one calls it: root of a container without privileges is the user who started
+/// it, and can open the files of another container's root only if that user started both.
+fn user_outside() -> Result<u32, NoDescriptor> {
+    let user = rustix::process::geteuid().as_raw();
+    match with_room(|| std::fs::read_to_string("/proc/self/uid_map")) {
+        Ok(map) => Ok(outside(user, &map)),
+        // A kernel without user namespaces has no such file.
+        Err(error) => NoDescriptor::of(&error).map_or(Ok(user), Err),
+    }
+}
+
+/// Each line of the map has the first user inside, the first one outside, and how many there are.
+fn outside(user: u32, map: &str) -> u32 {
+    let of_line = |line: &str| {
+        let mut numbers = line.split_whitespace().map_while(|word| word.parse::<u32>().ok());
+        let [inside, outside, count] = [numbers.next()?, numbers.next()?, numbers.next()?];
+        let at = user.checked_sub(inside).filter(|at| *at < count)?;
+        outside.checked_add(at)
+    };
+    map.lines().find_map(of_line).unwrap_or(user)
+}
+
 /// Hosts differ in name or boot; containers of one host differ in their /dev/shm mount. (Users of one host are told apart above: memory of one
 /// is closed to the other, so that they go by the network.)
 fn host_digest(host_id: Option<&str>) -> Result<u64, NoDescriptor> {
@@ -117,6 +139,18 @@ pub(super) fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_of_a_namespace_is_who_it_is_outside() {
+        let host = "         0          0 4294967295\n";
+        assert_eq!([0, 1000, u32::MAX].map(|user| outside(user, host)), [0, 1000, u32::MAX]);
+        let container = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(
+            [0, 1, 65_536, 70_000].map(|user| outside(user, container)),
+            [1000, 100_000, 165_535, 70_000]
+        );
+        assert_eq!(["", "nonsense", "0 1", "0 4294967295 9"].map(|map| outside(7, map)), [7; 4]);
+    }
 
     #[test]
     fn bytes_round_trip() {
