@@ -107,6 +107,13 @@ fn needs_ptx_bulk_copies_are_complete_before_slots_are_published() {
                 .filter(|opcode| PUBLISHING.contains(opcode))
                 .skip_while(|opcode| *opcode != PUBLISHING[0])
                 .collect();
+            if entry == "oxccl_send_recv_simple" {
+                // What a message straight into a window publishes comes first, then slots that are filled by ordinary stores.
+                let first = ordering.iter().position(|opcode| *opcode == PUBLISHING[3]);
+                let is_ordered = first.is_none_or(|at| ordering[..=at].ends_with(&PUBLISHING));
+                assert!(is_ordered && first.is_some() == has_copies, "{entry} for sm_{sm}: {ordering:?}");
+                continue;
+            }
             let waits = ordering.iter().enumerate().filter(|(_, opcode)| **opcode == PUBLISHING[0]);
             for (at, _) in waits.clone() {
                 let next = ordering.get(at + 1);
