@@ -117,7 +117,7 @@ impl LaunchEnv {
 
     /// Tells the other ranks of this process's job, if its environment says where they meet, that it cannot take part because of this error in
     /// what its launcher set: their joins fail. For programs that read the environment themselves;
-    /// [`Builder::from_env`](crate::Builder::from_env) does it.
+    /// [`Communicator::from_env`](crate::Communicator::from_env) does it.
     pub fn decline(error: &LaunchError) {
         let Some((job, placed)) = LaunchEnv::of_unusable(&Config::variable) else { return };
         // Without the secret nobody would believe it.
