@@ -90,6 +90,7 @@ fn a_process_whose_number_cannot_be_used_ends_the_wait_of_all() {
         (1, "OXCCL_RANK", "3", "OXCCL_RANK is 3, expected less than OXCCL_NRANKS, which is 3"),
         (2, "OXCCL_RANK", "two", "OXCCL_RANK is \"two\", expected a whole number from 0"),
         (1, "OXCCL_NRANKS", "many", "OXCCL_NRANKS is \"many\", expected a whole number from 0"),
+        (2, "OXCCL_NRANKS", "1", "OXCCL_RANK is 2, expected less than OXCCL_NRANKS, which is 1"),
         // Without it nobody runs the root.
         (0, "OXCCL_RANK", "first", "OXCCL_RANK is \"first\", expected a whole number from 0"),
     ] {
