@@ -152,7 +152,9 @@ impl Bootstrap {
         // A rank that was told twice where to meet has not read the second message.
         state.parked.retain(|parked| (parked.hello.purpose, parked.hello.tag) != (Purpose::Message, tag));
         let child = child.map_err(|error| {
-            let (gone, went_on) = (state.why_gone(members), state.who_went_on(members));
+            // Others may have left because one has died.
+            let death = died.map(|rank| BootstrapError::PeerLost { rank });
+            let (gone, went_on) = (death.or(state.why_gone(members)), state.who_went_on(members));
             match (state.ring.missed(tag), gone, state.ring.withdrew(tag), went_on) {
                 _ if cancel.is_called() => BootstrapError::Aborted,
                 // All get this one, even if some have ended for it meanwhile.
@@ -160,8 +162,6 @@ impl Bootstrap {
                     let (nranks, waited) = (self.nranks(), since.elapsed());
                     BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }
-                // Others have left because of it.
-                (None, ..) if let Some(rank) = died => BootstrapError::PeerLost { rank },
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {
                     BootstrapError::PeerAborted { rank, reason: Withdrawal::Aborted.reason() }
