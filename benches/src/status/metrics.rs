@@ -165,15 +165,8 @@ const OF_NETWORK: [Row<NetworkReport>; 4] = [
 
 /// All metrics, with a value for each rank, function and peer.
 pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Vec<Metric> {
-    let new = |name, help, unit, kind| Metric { name, help, unit, kind, points: Vec::new() };
-    let mut of_rank: Vec<_> =
-        OF_RANK.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
-    let mut of_function: Vec<_> =
-        OF_FUNCTION.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
-    let mut of_peer: Vec<_> =
-        OF_PEER.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
-    let mut of_network: Vec<_> =
-        OF_NETWORK.iter().map(|Row(name, kind, unit, help, _)| new(name, help, *unit, *kind)).collect();
+    let (mut of_rank, mut of_function) = (without_points(&OF_RANK), without_points(&OF_FUNCTION));
+    let (mut of_peer, mut of_network) = (without_points(&OF_PEER), without_points(&OF_NETWORK));
     for process in processes {
         for comm in &process.communicators {
             let labels = rank_labels(process.pid, comm);
@@ -198,6 +191,17 @@ pub fn metrics<'a>(processes: impl IntoIterator<Item = &'a ProcessReport>) -> Ve
     // Most jobs have no such network.
     of_network.retain(|metric| !metric.points.is_empty());
     of_rank.into_iter().chain(of_function).chain(of_peer).chain(of_network).collect()
+}
+
+fn without_points<T>(rows: &[Row<T>]) -> Vec<Metric> {
+    let metric = |Row(name, kind, unit, help, _): &Row<T>| Metric {
+        name,
+        help,
+        unit: *unit,
+        kind: *kind,
+        points: Vec::new(),
+    };
+    rows.iter().map(metric).collect()
 }
 
 fn rank_labels(pid: u32, comm: &CommunicatorReport) -> Vec<(&'static str, Label)> {

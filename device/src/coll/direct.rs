@@ -1,7 +1,7 @@
 //! Long messages between GPUs, straight into the receiver's buffer: one copy instead of two through slots, and nothing to do for the receiver.
 //!
-//! A sender that may reach its receiver's memory asks where the message goes (`oxccl_shared::abi::Ask`). Receivers answer always, so nothing about buffers has to
-//! be the same at both ends. The copy is that of symmetric kernels, from tile to tile (`crate::prims::bulk`).
+//! A sender that may reach its receiver's memory asks where the message goes (`oxccl_shared::abi::Ask`). Receivers answer always, so nothing
+//! about buffers has to be the same at both ends. The copy is that of symmetric kernels, from tile to tile (`crate::prims::bulk`).
 //!
 //! ```text
 //! sender                                     receiver

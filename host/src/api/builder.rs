@@ -139,8 +139,8 @@ impl<M: Init> Builder<M> {
     /// Takes id, rank and number of ranks from the launcher's environment. A GPU is that of the rank's number on its host.
     ///
     /// # Errors
-    /// [`Error::Launch`] if no launcher is recognised or its variables cannot be used. The other ranks, whose joins fail, are told of the latter
-    /// if these variables say where they meet; that takes some seconds if no other rank is there.
+    /// [`Error::Launch`]: no launcher is recognised, or its variables cannot be used. If they still say where the ranks meet, the other ranks are
+    /// told, and their joins fail. That takes some seconds if no other rank is there.
     pub fn from_env(self) -> Result<Self, Error> {
         let launch = LaunchEnv::from_process().inspect_err(LaunchEnv::decline)?;
         let unit = M::unit_of(launch.local_rank.unwrap_or(launch.rank));

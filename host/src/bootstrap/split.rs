@@ -268,7 +268,7 @@ impl Bootstrap {
             child.map_err(|error| by_numbers_here(error, members, self.nranks()))
         };
         // A member that is stopped, or cut off, or does not come, has not heard of it, and does not tell those after it. So the first one tells
-        // all after a while, and whoever got no answer tells again soon.
+        // all after a while, and a member that got no answer tells again soon.
         let others: Vec<u32> =
             if place == 0 { (1..nranks).filter(|to| !silent.contains(to)).collect() } else { Vec::new() };
         if silent.is_empty() && others.is_empty() {

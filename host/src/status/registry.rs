@@ -133,7 +133,7 @@ extern "C" fn at_exit() {
     let start = Instant::now();
     let left = || EXIT_WAITS.saturating_sub(start.elapsed());
     while !left().is_zero() {
-        // Whoever has the lock may be the thread that ends the process.
+        // The thread that ends the process may be the one that has the lock.
         let Ok(registry) = REGISTRY.try_lock() else {
             std::thread::yield_now();
             continue;

@@ -52,20 +52,16 @@ const NUMBERS: &[usize] = &[ASK_MIN_BYTES as usize, DIRECT_BLOCKS_MIN as usize, 
 
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
 /// another one.
-pub const ABI_DIGEST: u64 = {
-    let mut digest = mix(fnv1a::BASIS, REVISION);
+pub const ABI_DIGEST: u64 = mix_all(mix_all(mix(fnv1a::BASIS, REVISION), LAYOUTS), NUMBERS);
+
+const fn mix_all(mut digest: u64, numbers: &[usize]) -> u64 {
     let mut i = 0;
-    while i < LAYOUTS.len() {
-        digest = mix(digest, LAYOUTS[i]);
-        i += 1;
-    }
-    let mut i = 0;
-    while i < NUMBERS.len() {
-        digest = mix(digest, NUMBERS[i]);
+    while i < numbers.len() {
+        digest = mix(digest, numbers[i]);
         i += 1;
     }
     digest
-};
+}
 
 const fn mix(digest: u64, number: usize) -> u64 {
     fnv1a::extend(digest, &(number as u64).to_le_bytes())

@@ -1,7 +1,7 @@
 //! Random groups of sends and receives.
 
 use oxccl::cuda::DeviceMemory;
-use oxccl::{DataType, DeviceSlice, DeviceSliceMut, Func, Untyped, device_group};
+use oxccl::{DataType, DeviceSlice, DeviceSliceMut, Error, Func, Untyped, device_group};
 use oxccl_tests::deadline::{Deadline, doing};
 use oxccl_tests::devices::{DeviceRank, DeviceWorld, launch_graphs, ranks_max};
 use oxccl_tests::guarded::bytes_of;
@@ -57,43 +57,65 @@ fn group(numbers: &mut Random, nranks: usize) -> Vec<Message> {
     messages
 }
 
-fn fill(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
-    for (number, message) in messages.iter().enumerate() {
-        let bytes: Vec<u8> = (0..message.len).map(|i| content(number, i)).collect();
-        let stream = world.ranks[message.from].stream.by_ref();
-        let to = memories[message.from].send.address() + message.at as u64;
-        // SAFETY: (1, 2) within the memory, and the stream is waited for before `bytes` go.
-        unsafe { stream.copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }.expect("a copy");
-        stream.synchronize().expect("a stream");
-    }
+/// Writes message `number` to a rank's memory.
+fn upload(rank: &DeviceRank, to: u64, number: usize, len: usize) {
+    let bytes: Vec<u8> = (0..len).map(|i| content(number, i)).collect();
+    // SAFETY: (1, 2) within the rank's memory, and the stream is waited for before `bytes` go.
+    unsafe { rank.stream.by_ref().copy_to_device(to, bytes.as_ptr().cast(), len) }.expect("a copy");
+    rank.stream.synchronize().expect("a stream");
+}
+
+/// The first byte in a rank's memory that is not message `number`'s.
+fn first_wrong(rank: &DeviceRank, from: u64, number: usize, len: usize) -> Option<usize> {
+    let mut bytes = vec![0u8; len];
+    // SAFETY: (1, 2) as above.
+    unsafe { rank.stream.by_ref().copy_to_host(bytes.as_mut_ptr().cast(), from, len) }.expect("a copy");
+    rank.stream.synchronize().expect("a stream");
+    (0..len).find(|i| bytes[*i] != content(number, *i))
 }
 
 /// One half of a message.
-fn half(func: Func, memory: &DeviceMemory, peer: usize, message: &Message) -> Untyped {
-    let buffer: *mut u8 = std::ptr::without_provenance_mut(memory.address() as usize + message.at);
-    let (count, peer) = (message.len, peer as u32);
+fn half(func: Func, address: u64, peer: usize, count: usize) -> Untyped {
+    let buffer: *mut u8 = std::ptr::without_provenance_mut(address as usize);
+    let peer = peer as u32;
     Untyped { send: buffer, recv: buffer, count, peer, ..Untyped::new(func, DataType::U8) }
 }
 
-fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
+/// Enqueues the ranks' halves as one group.
+fn enqueue(world: &DeviceWorld, halves: impl Iterator<Item = (usize, Untyped)>) -> Result<(), Error> {
     device_group(|group| {
-        for message in messages {
-            let Message { from, to, .. } = *message;
-            for (rank, call) in [
-                (from, half(Func::Send, &memories[from].send, to, message)),
-                (to, half(Func::Recv, &memories[to].recv, from, message)),
-            ] {
-                let DeviceRank { comm, stream, .. } = &world.ranks[rank];
-                // SAFETY: within the memory, which nobody else uses until the streams are synchronised.
-                unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
-            }
+        for (rank, call) in halves {
+            let DeviceRank { comm, stream, .. } = &world.ranks[rank];
+            // SAFETY: within memory that nobody else uses until the streams are synchronised.
+            unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
         }
         Ok(())
     })
-    .unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn synchronize(world: &DeviceWorld) {
     for rank in &world.ranks {
         rank.comm.synchronize(rank.stream.by_ref()).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+fn fill(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
+    for (number, message) in messages.iter().enumerate() {
+        let to = memories[message.from].send.address() + message.at as u64;
+        upload(&world.ranks[message.from], to, number, message.len);
+    }
+}
+
+fn exchange(world: &DeviceWorld, memories: &[Memories], messages: &[Message]) {
+    let halves = messages.iter().flat_map(|&Message { from, to, len, at }| {
+        let (sent, received) = (memories[from].send.address(), memories[to].recv.address());
+        [
+            (from, half(Func::Send, sent + at as u64, to, len)),
+            (to, half(Func::Recv, received + at as u64, from, len)),
+        ]
+    });
+    enqueue(world, halves).unwrap_or_else(|error| panic!("{error}"));
+    synchronize(world);
 }
 
 /// Random groups of messages; compares every byte.
@@ -107,13 +129,8 @@ pub fn run(world: &DeviceWorld, rounds: usize) {
         fill(world, &memories, &messages);
         exchange(world, &memories, &messages);
         for (number, message) in messages.iter().enumerate() {
-            let mut bytes = vec![0u8; message.len];
-            let stream = world.ranks[message.to].stream.by_ref();
             let from = memories[message.to].recv.address() + message.at as u64;
-            // SAFETY: (1, 2) as above.
-            unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), from, bytes.len()) }.expect("a copy");
-            stream.synchronize().expect("a stream");
-            let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
+            let wrong = first_wrong(&world.ranks[message.to], from, number, message.len);
             assert_eq!(wrong, None, "group {round}, message {number}: {message:?}");
         }
     }
@@ -162,14 +179,9 @@ impl WindowMessage {
 
     /// Both ends, by rank.
     fn halves(&self, places: &[Places]) -> [(usize, Untyped); 2] {
-        let half = |func, address: u64, peer: usize| {
-            let buffer: *mut u8 = std::ptr::without_provenance_mut(address as usize);
-            let (count, peer) = (self.len, peer as u32);
-            Untyped { send: buffer, recv: buffer, count, peer, ..Untyped::new(func, DataType::U8) }
-        };
         [
-            (self.from, half(Func::Send, self.send(places), self.to)),
-            (self.to, half(Func::Recv, self.recv(places), self.from)),
+            (self.from, half(Func::Send, self.send(places), self.to, self.len)),
+            (self.to, half(Func::Recv, self.recv(places), self.from, self.len)),
         ]
     }
 }
@@ -193,36 +205,14 @@ fn window_group(numbers: &mut Random, nranks: usize) -> Vec<WindowMessage> {
 
 fn check_window_group(world: &DeviceWorld, places: &[Places], messages: &[WindowMessage], in_graphs: bool) {
     for (number, message) in messages.iter().enumerate() {
-        let bytes: Vec<u8> = (0..message.len).map(|i| content(number, i)).collect();
-        let stream = world.ranks[message.from].stream.by_ref();
-        let to = message.send(places);
-        // SAFETY: (1, 2) within the window, and the stream is waited for before `bytes` go.
-        unsafe { stream.copy_to_device(to, bytes.as_ptr().cast(), bytes.len()) }.expect("a copy");
-        stream.synchronize().expect("a stream");
+        upload(&world.ranks[message.from], message.send(places), number, message.len);
     }
-    let enqueue = || {
-        device_group(|group| {
-            for (rank, call) in messages.iter().flat_map(|message| message.halves(places)) {
-                let DeviceRank { comm, stream, .. } = &world.ranks[rank];
-                // SAFETY: within memory that nobody else uses until the streams are synchronised.
-                unsafe { group.add_untyped(comm, &call, stream.by_ref())? };
-            }
-            Ok(())
-        })
-    };
+    let enqueue = || enqueue(world, messages.iter().flat_map(|message| message.halves(places)));
     let enqueued = if in_graphs { launch_graphs(&world.ranks, enqueue) } else { enqueue() };
     enqueued.unwrap_or_else(|error| panic!("{error}"));
-    for rank in &world.ranks {
-        rank.comm.synchronize(rank.stream.by_ref()).unwrap_or_else(|error| panic!("{error}"));
-    }
+    synchronize(world);
     for (number, message) in messages.iter().enumerate() {
-        let mut bytes = vec![0u8; message.len];
-        let stream = world.ranks[message.to].stream.by_ref();
-        // SAFETY: (1, 2) as above.
-        unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), message.recv(places), bytes.len()) }
-            .expect("a copy");
-        stream.synchronize().expect("a stream");
-        let wrong = (0..message.len).find(|i| bytes[*i] != content(number, *i));
+        let wrong = first_wrong(&world.ranks[message.to], message.recv(places), number, message.len);
         assert_eq!(wrong, None, "message {number}: {message:?}");
     }
 }

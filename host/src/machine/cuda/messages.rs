@@ -127,7 +127,8 @@ impl Cuda {
 
     /// The tiles of a launch, if it needs any.
     fn message_tiles(&self, kernel: Kernel, args: &MessageArgs) -> Tiles {
-        let asks = args.messages.iter().any(|message| message.flags & MESSAGE_ASKS != 0);
+        let messages = &args.messages[..args.launch.nmessages as usize];
+        let asks = messages.iter().any(|message| message.flags & MESSAGE_ASKS != 0);
         match self.parts.tiles.of(kernel) {
             Tiles { tile_bytes: 0, .. } if asks => {
                 Tiles::on(&self.parts.device, self.parts.tile_bytes.unwrap_or(DIRECT_TILE_BYTES))

@@ -235,7 +235,7 @@ fn what_one_rank_dumps_the_others_can_read() {
     assert!(nowhere.iter().all(|said| said.contains("rank 1: NCCL_TOPO_DUMP_FILE=")), "{nowhere:?}");
 }
 
-/// It was written, and refused by whoever read it.
+/// The library wrote such a file, and then refused to read it.
 #[test]
 fn a_graph_file_that_would_name_two_gpus_by_one_number_is_not_written() {
     let directory = tempfile::tempdir().unwrap();
