@@ -205,6 +205,7 @@ mod tests {
     use crate::plan::tuning::tests::tables;
     use crate::plan::tuning::{Candidates, Forced, Machine, NetSpeed, Reason, TuneRow, TuneTable};
     use oxccl_shared::abi::{Rank, RedOp};
+    use oxccl_shared::algo::ring;
     use oxccl_shared::algo::spec::Processor;
     use proptest::prelude::*;
 
@@ -271,6 +272,8 @@ mod tests {
             prop_assert!(threads.is_none_or(|threads| plan.threads == threads));
             prop_assert!(plan.slice_elems > 0 && plan.grain_elems > 0 && plan.chunk_elems >= plan.slice_elems);
             let Plan { protocol, func, dtype, .. } = plan;
+            let slices = plan.chunk_elems / plan.slice_elems;
+            prop_assert!(slices <= ring::slices_max(protocol.slots()) as u64, "deadlock: {plan:?}");
             prop_assert!(groups.is_none() || goes_over_a_proxy(&plan), "not over a proxy: {plan:?}");
             let is_replaced = call.func == Func::Barrier && !facts.has_room();
             let call = if is_replaced { Call::ONE_BYTE } else { call };
