@@ -176,8 +176,10 @@ fn a_server_that_stays_stopped_is_named_when_the_time_is_up() {
         all_name(&mut job, &server, stopped_at, Duration::from_secs(13));
         all_end_well(&mut job);
         let errors: String = job.ranks.iter().map(|rank| rank.errors()).collect();
-        let owes = format!("in a circle: if it goes through aggregators {}", server.addr);
-        assert!(errors.contains(&owes), "{errors}");
+        let owes =
+            format!("the ranks have no result of aggregators {} (OXCCL_AGGREGATOR). rank ", server.addr);
+        assert!(errors.contains("stall [network]: all_reduce") && errors.contains(&owes), "{errors}");
+        assert!(!errors.contains("stall [missing"), "no rank is at fault: {errors}");
         server.process.signal(Signal::CONT);
         server.serves(2);
     }

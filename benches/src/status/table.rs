@@ -97,6 +97,7 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
             let waited = rank.waited_ms.filter(|waited| *waited > 0);
             let what = match rank.answers {
                 _ if rank.has_left => "has left".to_owned(),
+                _ if rank.has_died => "has died".to_owned(),
                 Some(true) => {
                     let waits = (rank.waits_for, rank.waits_for_network.as_deref());
                     doing(rank.during.as_ref(), waits, rank.latest.as_ref())
@@ -278,6 +279,9 @@ mod tests {
             "{text}"
         );
         assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
+        let mut dead = reports();
+        dead[0].communicators[0].ranks[2].has_died = true;
+        assert!(table(&dead).lines().nth(4).unwrap().ends_with("has died"), "{}", table(&dead));
         assert!(text.contains("barrier (operation 7), 2.5 us"), "{text}");
         let peer = "with rank 2 over net: 0.032 MB sent, 0.028 MB received in 8 operations; waited 4.200 s for it; stalled by it once; its host did not answer 2 times, 9.5 s; 4 segments sent again; 1 reconnect to it, 3 retries";
         assert!(text.contains(peer), "{text}");

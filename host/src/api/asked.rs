@@ -216,6 +216,7 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
 /// All ranks, with what they answered.
 fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<RankReport> {
     let (own, me) = (stalls.standing(), Rank(me));
+    let dead = health.fault().and_then(|found| found.fault.dead());
     let answers = stalls.roll().answers().filter(|_| were_asked);
     let one = |(rank, place): (Rank, &crate::bootstrap::Place)| {
         let answer = match &answers {
@@ -230,6 +231,7 @@ fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<Ran
             pid: place.process,
             link: stalls.link_to(rank).map(|link| link.name().to_owned()),
             has_left: health.has_left(rank),
+            has_died: dead == Some(rank),
             answers: (rank == me || answers.is_some()).then_some(answer.is_some()),
             begun: answer.map(|said| said.begun),
             done: answer.map(|said| said.done),

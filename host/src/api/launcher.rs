@@ -196,7 +196,8 @@ impl LaunchEnv {
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(LaunchEnv, Option<(Rank, u32)>)> {
         let vars = Vars(lookup);
-        let names = vars.launcher()?;
+        // Without either number, the address shows the convention.
+        let names = vars.launcher().or_else(|| vars.comm_id().map(|_| OXCCL))?;
         let number = |name: Option<&'static str>| name.and_then(|name| vars.number(name).ok().flatten());
         let nranks = number(vars.first(names.nranks).map(|(name, _)| name));
         let rank = number(Some(names.rank));
@@ -207,7 +208,7 @@ impl LaunchEnv {
         let (rank, nranks) = (rank.filter(|rank| *rank > 0).unwrap_or(u32::MAX), nranks.unwrap_or(u32::MAX));
         let (local_rank, local_nranks) = vars.local(&names, nranks).unwrap_or_default();
         let (rendezvous, pmi) = (None, None);
-        let (seed, secret) = (vars.seed(&names), SecretSettings::read(&vars).ok()?);
+        let (seed, secret) = (vars.seed(&names), SecretSettings::at_hand(&vars));
         let launcher = names.launcher;
         let mut env =
             LaunchEnv { launcher, rank, nranks, local_rank, local_nranks, rendezvous, pmi, seed, secret };

@@ -30,8 +30,6 @@ pub(super) struct Stalls {
     place_in_error: OnceLock<(Rank, &'static str)>,
     /// Why the first rank that gave up did so, in its words.
     said: OnceLock<(Rank, String)>,
-    /// What reduces between the ranks; empty without.
-    reduces_by: String,
     warn: Duration,
     /// How long a host may be silent.
     outage: Duration,
@@ -80,10 +78,14 @@ impl Stalls {
         let warn = config.stall_warn.unwrap_or(NEVER).min(NEVER);
         Stalls {
             me,
-            names: Names { name, number: bootstrap.number(), places: bootstrap.places() },
+            names: Names {
+                name,
+                number: bootstrap.number(),
+                places: bootstrap.places(),
+                reduces_by: reduces_by(&config.net.coll),
+            },
             place_in_error: OnceLock::new(),
             said: OnceLock::new(),
-            reduces_by: reduces_by(&config.net.coll),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -159,7 +161,7 @@ impl Stalls {
 
     /// What reduces between the ranks, in words; empty without.
     pub fn reduces_by(&self) -> &str {
-        &self.reduces_by
+        &self.names.reduces_by
     }
 
     /// Where each rank is.
@@ -200,7 +202,7 @@ impl Stalls {
             Some(found) => format!("{line}; its host is {}", Since(found, Instant::now())),
             None if self.is_owed_by_network(stall) => format!(
                 "{line}. The ranks wait for each other in a circle: if it goes through {}, that owes all of them a result",
-                self.reduces_by
+                self.names.reduces_by
             ),
             None => line,
         }
@@ -209,7 +211,8 @@ impl Stalls {
     /// Whether nobody that a stall concerns can go on by itself, where a network may reduce for all of them.
     fn is_owed_by_network(&self, stall: &Stall) -> bool {
         // Of what is only slow somebody goes on. One may be an operation behind: it has no result of that yet.
-        if self.reduces_by.is_empty() || stall.waited.is_zero() {
+        let may_be = !self.names.reduces_by.is_empty() && !stall.waited.is_zero();
+        if !may_be || stall.class == StallClass::Network {
             return false;
         }
         let waits_for: Vec<Option<Rank>> =
@@ -420,6 +423,8 @@ struct Names {
     name: String,
     number: u64,
     places: Vec<Place>,
+    /// What reduces between the ranks; empty without.
+    reduces_by: String,
 }
 
 impl Names {
@@ -431,13 +436,15 @@ impl Names {
             Duration::ZERO => ("lasted", lasted),
             waited => ("made no progress", waited),
         };
+        let fault = match class {
+            StallClass::Network => format!("the ranks have no result of {}", self.network()),
+            _ => format!("{} {}", self.of(rank), stall.finding()),
+        };
         format!(
-            "stall [{class}]: {during}{mark} of communicator {} ({} ranks) has {how} for {:.1} s: {} {}. {} waits for it{over}{at}",
+            "stall [{class}]: {during}{mark} of communicator {} ({} ranks) has {how} for {:.1} s: {fault}. {} waits for it{over}{at}",
             self.name,
             self.places.len(),
             time.as_secs_f64(),
-            self.of(rank),
-            stall.finding(),
             self.of(waiter),
         )
     }
@@ -447,7 +454,10 @@ impl Names {
         format!(
             "stall [{class}] is over: {during}{mark} of communicator {}, which waited for {}, {}",
             self.name,
-            self.of(rank),
+            match class {
+                StallClass::Network => self.network().to_owned(),
+                _ => self.of(rank).to_string(),
+            },
             match stall.waited.is_zero() {
                 // Nobody waits any more: the timeout is over, or a rank is known to be dead.
                 _ if has_failed => "has failed",
@@ -455,6 +465,11 @@ impl Names {
                 false => "goes on",
             },
         )
+    }
+
+    /// Of ranks that set it, it is known.
+    fn network(&self) -> &str {
+        if self.reduces_by.is_empty() { "a network that reduces" } else { &self.reduces_by }
     }
 
     fn of(&self, rank: Rank) -> impl fmt::Display + '_ {

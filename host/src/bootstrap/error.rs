@@ -200,13 +200,13 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} never came within {} s{}", secs(.waited), refused(.strangers))]
+    #[error("{ranks} of {nranks} {}{}", missed(.waited), refused(.strangers))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
         /// Number of expected ranks.
         nranks: u32,
-        /// The root's waiting time since the first rank registered.
+        /// The root's waiting time since the first rank registered; zero on a missing rank that comes when the others have given up.
         waited: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
@@ -599,6 +599,13 @@ fn refused(strangers: &Option<Box<Strangers>>) -> String {
 }
 
 /// Seconds for messages: whole if possible, else with one decimal.
+fn missed(waited: &Duration) -> String {
+    match waited.is_zero() {
+        true => "did not come in time: the others have given up".to_owned(),
+        false => format!("never came within {} s", secs(waited)),
+    }
+}
+
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
         duration.as_secs().to_string()

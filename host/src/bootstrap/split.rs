@@ -159,7 +159,10 @@ impl Bootstrap {
                 _ if cancel.is_called() => BootstrapError::Aborted,
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
-                    let (nranks, waited) = (self.nranks(), since.elapsed());
+                    // One that was stopped comes when the others have gone.
+                    let has_waited = !ranks.named().contains(&self.rank());
+                    let waited = if has_waited { since.elapsed() } else { Duration::ZERO };
+                    let nranks = self.nranks();
                     BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }
                 (None, Some(gone), ..) => gone,

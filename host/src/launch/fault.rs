@@ -103,6 +103,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The rank whose process or host has died.
+    pub(crate) fn dead(&self) -> Option<Rank> {
+        if let Fault::PeerDied { rank } = *self { Some(rank) } else { None }
+    }
+
     /// The other rank that it names.
     pub fn guilty(&self) -> Option<Rank> {
         match *self {

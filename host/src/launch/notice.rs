@@ -51,7 +51,7 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 8;
+    const VERSION: u8 = 9;
     const BYTES_MAX: usize = 313;
 }
 

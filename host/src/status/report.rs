@@ -230,6 +230,9 @@ pub struct RankReport {
     pub link: Option<String>,
     /// Whether it has closed the communicator.
     pub has_left: bool,
+    /// Whether the communicator failed because its process has died.
+    #[serde(default)]
+    pub has_died: bool,
     /// Whether it answered; none if it was not asked.
     pub answers: Option<bool>,
     /// Calls made so far, as far as it answered.

@@ -57,7 +57,7 @@ pub enum LaunchError {
         because: &'static str,
     },
     /// A value cannot be read.
-    #[error("{variable} is \"{value}\", expected {expected}")]
+    #[error("{variable} is {value:?}, expected {expected}")]
     Bad {
         /// The variable.
         variable: &'static str,

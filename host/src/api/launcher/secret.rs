@@ -63,8 +63,13 @@ impl SecretSettings {
                 _ => return Err(LaunchError::Bad { variable, value, expected: "0 or 1" }),
             },
         };
+        Ok(SecretSettings { is_required, ..SecretSettings::at_hand(vars) })
+    }
+
+    /// The secret that there is, if any; none is required.
+    pub(super) fn at_hand(vars: &Vars<'_>) -> SecretSettings {
         let file = vars.get("OXCCL_COMM_SECRET_FILE").map(PathBuf::from);
-        Ok(SecretSettings { text: vars.get("OXCCL_COMM_SECRET"), file, is_required })
+        SecretSettings { text: vars.get("OXCCL_COMM_SECRET"), file, is_required: false }
     }
 
     /// What the secret is derived from, for ranks that all know the text `job`: the same on all ranks. `is_first`: this is the rank that warns.

@@ -1,7 +1,7 @@
 //! When to ask, whom to believe, what to report.
 
 use super::diagnose::{Said, diagnose};
-use super::report::Stall;
+use super::report::{Stall, StallClass};
 use super::slow::diagnose_slow;
 use super::standing::{StallNotice, Standing};
 use oxccl_shared::abi::Rank;
@@ -98,7 +98,9 @@ impl Detector {
     }
 
     fn count(&mut self, stall: &Stall) {
-        if let Some(found) = self.found.get_mut(stall.rank.index()) {
+        if stall.class != StallClass::Network
+            && let Some(found) = self.found.get_mut(stall.rank.index())
+        {
             *found += 1;
         }
     }

@@ -40,13 +40,18 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
     let own = said.get(me.index())?.last?;
     let during = own.during?;
     let (waiter, rank) = match own.waits_for {
-        Some(first) => end_of_chain(me, first, said),
+        Some(first) => {
+            end_of_chain(first, said).map_or((me, first), |(before, rank)| (before.unwrap_or(me), rank))
+        }
         None => (me, behind(me, during, said)?),
     };
+    let head = own.waits_for.and_then(|first| head_in_circle(first, said));
+    let (waiter, rank) = head.map_or((waiter, rank), |head| (head, head));
     let waits_in =
         said[waiter.index()].last.and_then(|waiter| waiter.during.map(|during| (during, waiter.mark)));
     let (during, mark) = waits_in.unwrap_or((during, own.mark));
     let (class, rank) = match said.get(rank.index()) {
+        Some(_) if head.is_some() => (StallClass::Network, rank),
         Some(guilty) if guilty.is_silent() => (StallClass::NoAnswer, edge_of_silence(rank, said)),
         Some(guilty) => (classify(&during, guilty), rank),
         None => return None,
@@ -82,18 +87,32 @@ fn had_from(rank: Rank, said: &[Said]) -> Option<[u64; 2]> {
     with_it.map(|[sent, received]| [received, sent]).reduce(|all, one| [all[0] + one[0], all[1] + one[1]])
 }
 
-/// Follows who waits for whom from `me`, which waits for `first`: the last that waits, and the first that does not. If they wait in
-/// a circle, our neighbour.
-fn end_of_chain(me: Rank, first: Rank, said: &[Said]) -> (Rank, Rank) {
-    let (mut waiter, mut rank) = (me, first);
+/// Follows who waits for whom from `first`, for which we wait: the last that waits, none if that is this rank, and the first that does not.
+/// None if they wait in a circle.
+fn end_of_chain(first: Rank, said: &[Said]) -> Option<(Option<Rank>, Rank)> {
+    let (mut waiter, mut rank) = (None, first);
     for _ in 0..said.len() {
-        match said.get(rank.index()).and_then(|said| said.last).and_then(|standing| standing.waits_for) {
-            None => return (waiter, rank),
-            Some(next) if next == me => break,
-            Some(next) => (waiter, rank) = (rank, next),
+        match next_in_chain(rank, said) {
+            None => return Some((waiter, rank)),
+            Some(next) => (waiter, rank) = (Some(rank), next),
         }
     }
-    (me, first)
+    None
+}
+
+fn next_in_chain(rank: Rank, said: &[Said]) -> Option<Rank> {
+    said.get(rank.index())?.last?.waits_for
+}
+
+/// If the ranks from `first` on wait in a circle, the lowest in it that waits for a network that reduces, for which the next head stands.
+fn head_in_circle(first: Rank, said: &[Said]) -> Option<Rank> {
+    // As many steps as there are ranks end within the circle.
+    let inside = said.iter().try_fold(first, |rank, _| next_in_chain(rank, said))?;
+    let circle = said.iter().scan(inside, |rank, _| {
+        *rank = next_in_chain(*rank, said)?;
+        Some(*rank)
+    });
+    circle.filter(|rank| said[rank.index()].last.is_some_and(|standing| standing.is_for_network)).min()
 }
 
 /// Where a rank cannot say whom it waits for: one that does not answer, else the one that has come least far and stays there, else
@@ -256,6 +275,22 @@ pub(super) mod tests {
         assert_eq!(found(0, &[waits(7, Some(1)), waits(7, Some(0))]), Some((StallClass::MissingExit, 1, 0)));
         assert_eq!(found(1, &[waits(7, Some(1)), idle(7)]), None);
         assert_eq!(found(0, &[waits(7, Some(1)), idle(7)]), Some((StallClass::MissingExit, 1, 0)));
+    }
+
+    #[test]
+    fn heads_that_wait_for_each_other_by_a_network_are_not_at_fault() {
+        let head = |seq, next| {
+            let mut said = waits(seq, Some(next));
+            said.last = said.last.map(|last| Standing { is_for_network: true, ..last });
+            said
+        };
+        // One may be an operation behind: it has no result of that yet.
+        let ranks = [waits(7, Some(1)), head(7, 2), head(6, 1)];
+        assert_eq!(found(0, &ranks), Some((StallClass::Network, 1, 1)));
+        assert_eq!(found(2, &ranks), Some((StallClass::Network, 1, 1)));
+        let late = [waits(7, Some(1)), head(7, 2), waits(7, Some(3)), idle(6)];
+        assert_eq!(found(0, &late), Some((StallClass::MissingEnter, 3, 2)));
+        assert_eq!(found(0, &[head(7, 1), Said::default()]), Some((StallClass::NoAnswer, 1, 0)));
     }
 
     /// A GPU that has enqueued collectives up to this number, of which `done` are done, and whose kernel of number `in_` waits for `peer`.

@@ -27,6 +27,8 @@ pub enum StallClass {
     Slow,
     /// The link from it to the rank that waits makes progress, too little of it.
     SlowLink,
+    /// No rank is at fault: a network that reduces for them owes the ranks a result. The rank that is named has it first.
+    Network,
 }
 
 impl StallClass {
@@ -40,6 +42,7 @@ impl StallClass {
             StallClass::MissingExit => "missing exit",
             StallClass::Slow => "slow",
             StallClass::SlowLink => "slow link",
+            StallClass::Network => "network",
         }
     }
 }
@@ -56,7 +59,7 @@ impl fmt::Display for StallClass {
 pub struct Stall {
     /// In which way that rank does not do its part.
     pub class: StallClass,
-    /// The rank at fault.
+    /// The rank at fault; the head that waits, if it is a network.
     pub rank: Rank,
     /// A rank that waits for it.
     pub waiter: Rank,
@@ -149,6 +152,7 @@ impl fmt::Display for Finding<'_> {
                 );
             }
             StallClass::Slow => write!(f, "is slow")?,
+            StallClass::Network => write!(f, "waits for a network that reduces")?,
         }
         if let Some([sent, received]) = self.0.moved {
             write!(f, "; it has sent {sent} and received {received} bytes")?;
