@@ -1,10 +1,10 @@
-//! Brief messages between two threads: those that go in halves arrive whole, whichever way either end takes, and nobody waits for a credit
-//! that only its own receiving would free.
+//! Messages between two threads, most of them brief: those that go in halves arrive whole, whichever way either end takes, in slots or in
+//! buffers that change hands, and nobody waits for a credit that only its own receiving would free.
 
 use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::coll::send_recv::{self, BriefExchange};
-use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::prims::brief::Brief;
@@ -37,11 +37,12 @@ impl Waiter for Patience {
     }
 }
 
-/// The memory of two connections, one each way.
+/// The memory of two connections, one each way, and of their buffers.
 struct Memory([*mut u8; 2]);
 
 impl Memory {
-    const LAYOUT: Layout = match Layout::from_size_align(LAYOUT.total_bytes(), 128) {
+    const BYTES: usize = LAYOUT.total_bytes() + buffers_bytes(LAYOUT.simple_slot_bytes as usize);
+    const LAYOUT: Layout = match Layout::from_size_align(Self::BYTES, 128) {
         Ok(layout) => layout,
         Err(_) => panic!("a valid layout"),
     };
@@ -51,16 +52,18 @@ impl Memory {
         Memory([0, 1].map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }))
     }
 
-    /// Each rank's ends.
-    fn ranks(&self) -> [(SendConn, RecvConn); 2] {
+    /// Each rank's ends. Some ranks may send in buffers that change hands.
+    fn ranks(&self, uses: [bool; 2]) -> [(SendConn, RecvConn); 2] {
         [0, 1].map(|rank: usize| {
             let peer = Rank(1 - rank as u32);
             // SAFETY: zeroed and aligned until both are gone; the only producer.
-            let send = unsafe { SendConn::new(peer, self.0[rank], LAYOUT) };
+            let mut send = unsafe { SendConn::new(peer, self.0[rank], LAYOUT) };
             // SAFETY: as above; the only consumer.
-            let recv = unsafe { RecvConn::new(peer, self.0[1 - rank], LAYOUT) };
+            let mut recv = unsafe { RecvConn::new(peer, self.0[1 - rank], LAYOUT) };
             send.spread();
             recv.spread();
+            // SAFETY: there is room for the buffers behind either connection.
+            unsafe { share_buffers(&mut send, &mut recv, uses[rank]) };
             (send, recv)
         })
     }
@@ -74,9 +77,9 @@ impl Drop for Memory {
 }
 
 /// Runs `body` on both ranks, a thread each.
-fn on_both<R: Send>(body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
+fn on_both<R: Send>(uses: [bool; 2], body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
     let memory = Memory::new();
-    let [first, second] = memory.ranks();
+    let [first, second] = memory.ranks(uses);
     std::thread::scope(|scope| {
         let body = &body;
         let other = scope.spawn(move || body(1, &second.0, &second.1));
@@ -149,7 +152,14 @@ fn paths() -> impl Strategy<Value = Path> {
 }
 
 fn lens() -> impl Strategy<Value = usize> {
-    prop_oneof![0..300usize, HALVED - 2..HALVED + 130, 4000..4200usize, 8000..8300usize, 16_383..=16_384usize]
+    prop_oneof![
+        0..300usize,
+        HALVED - 2..HALVED + 130,
+        4000..4200usize,
+        8000..8300usize,
+        16_383..=16_384usize,
+        40_000..100_000usize
+    ]
 }
 
 proptest! {
@@ -158,8 +168,9 @@ proptest! {
     #[test]
     fn messages_arrive_whichever_way_either_rank_takes(
         messages in prop::collection::vec((lens(), lens(), paths(), paths()), 1..30),
+        uses in any::<[bool; 2]>(),
     ) {
-        let received = on_both(|rank, send, recv| {
+        let received = on_both(uses, |rank, send, recv| {
             let each = messages.iter().enumerate().map(|(at, (of_0, of_1, by_0, by_1))| {
                 let (own, theirs, path) = if rank == 0 { (*of_0, *of_1, *by_0) } else { (*of_1, *of_0, *by_1) };
                 let (mut sent, mut received) = (content(rank, at, own), vec![0; theirs]);
@@ -175,9 +186,9 @@ proptest! {
     }
 
     #[test]
-    fn collectives_are_those_of_whole_messages(len in lens(), in_place in any::<bool>(), by_rank in any::<bool>()) {
+    fn collectives_are_those_of_whole_messages(len in lens(), in_place in any::<bool>(), by_rank in any::<bool>(), uses in any::<[bool; 2]>()) {
         prop_assume!(len < 8 << 10);
-        let results = on_both(|rank, send, recv| {
+        let results = on_both(uses, |rank, send, recv| {
             let (input, mut output) = (content(rank, 0, len), vec![0; len]);
             if in_place {
                 output.copy_from_slice(&input);
@@ -199,7 +210,7 @@ proptest! {
 #[test]
 fn long_messages_go_in_halves_and_broadcasts_whole() {
     for (len, slots) in [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2)] {
-        let steps = on_both(|rank, send, recv| {
+        let steps = on_both([true; 2], |rank, send, recv| {
             let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
             exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);
             let exchanged = (send.step().0, recv.step().0);
@@ -214,12 +225,42 @@ fn long_messages_go_in_halves_and_broadcasts_whole() {
     }
 }
 
+/// What a rank has just read is what it fills next, if it uses buffers; what its peer does makes no difference.
+#[test]
+fn the_next_message_goes_where_the_latest_came() {
+    for (uses, len) in [([true; 2], 9000), ([true; 2], 16 << 10), ([true, false], 16 << 10)] {
+        let [first, second] = on_both(uses, |rank, send, recv| {
+            let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
+            let place = || send.message(len).addr();
+            let mut places = vec![place()];
+            for _ in 0..2 {
+                exchange(Path::Listed { recv_first: false }, (send, recv), 7, &mut sent, &mut received);
+                places.push(place());
+            }
+            assert_eq!(received, content(1 - rank, 0, len));
+            places
+        });
+        if uses[1] {
+            assert_eq!((first[1], second[1]), (second[0], first[0]), "{len} bytes: each has the other's");
+            assert_eq!((first[2], second[2]), (first[0], second[0]), "{len} bytes");
+        } else {
+            // Two buffers go away, and none comes back.
+            let slot_bytes = LAYOUT.simple_slot_bytes as usize;
+            assert_eq!(first[1], first[0] + slot_bytes);
+            assert!(
+                first[2] < first[0] && second.iter().all(|place| !first.contains(place)),
+                "{first:?} {second:?}"
+            );
+        }
+    }
+}
+
 /// Both ranks have one free slot. If either filled it with its first half, and waited for another before it receives, neither would
 /// ever receive.
 #[test]
 fn nobody_waits_for_a_credit_before_it_receives() {
     let (met, len) = (Barrier::new(2), 4 << 10);
-    let received = on_both(|rank, send, recv| {
+    let received = on_both([true; 2], |rank, send, recv| {
         let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
         let mut small = [[rank as u8; 8]; 7];
         for buffer in &mut small {

@@ -8,9 +8,13 @@
 //! counts the steps published. The block's barriers separate a write from the others' reads, so plain cells suffice.
 
 mod end;
+#[cfg(feature = "cpu")]
+mod pair;
 mod send;
 mod recv;
 
+#[cfg(feature = "cpu")]
+pub use pair::{PING_PONG_MIN_BYTES, buffers_bytes, share_buffers};
 pub use recv::RecvConn;
 pub use send::SendConn;
 

@@ -16,7 +16,7 @@ use oxccl_shared::fifo::{ConsumerCursor, NextLine};
 
 /// The consumer's end of a connection.
 pub struct RecvConn {
-    end: ConnEnd,
+    pub(super) end: ConnEnd,
     /// Next step to read. Writer: the first worker.
     moved: Cell<ConsumerCursor>,
     /// Next step to release. Writer: the poster.
@@ -24,6 +24,8 @@ pub struct RecvConn {
     spread: Spread,
     reads: Reads,
     counter: Counter,
+    #[cfg(feature = "cpu")]
+    pub(super) pair: super::pair::Pair,
 }
 
 /// The producer's memory, from which messages of this length on are read: the same as the producer offers.
@@ -81,6 +83,8 @@ impl RecvConn {
             spread: Spread::default(),
             reads: Reads::default(),
             counter: Counter::default(),
+            #[cfg(feature = "cpu")]
+            pair: super::pair::Pair::default(),
         }
     }
 
@@ -100,6 +104,8 @@ impl RecvConn {
             (&raw mut (*place).spread).write(Spread::default());
             (&raw mut (*place).reads).write(Reads::default());
             (&raw mut (*place).counter).write(Counter::default());
+            #[cfg(feature = "cpu")]
+            (&raw mut (*place).pair).write(super::pair::Pair::default());
         }
     }
 
@@ -148,7 +154,7 @@ impl RecvConn {
     /// As [`SendConn::is_spread`](super::SendConn::is_spread).
     #[cfg(feature = "cpu")]
     #[inline(always)]
-    pub(crate) fn is_spread(&self) -> bool {
+    pub fn is_spread(&self) -> bool {
         self.spread.is_on()
     }
 
@@ -164,6 +170,8 @@ impl RecvConn {
     #[inline(always)]
     pub fn release(&self) {
         let mut cursor = ConsumerCursor::at(self.released.get());
+        #[cfg(feature = "cpu")]
+        self.pair.take(&self.end, cursor);
         cursor.release(words(&self.end));
         self.released.set(cursor.step());
     }
@@ -193,6 +201,14 @@ impl RecvConn {
         cursor.release(words(&self.end));
         self.moved.set(cursor);
         self.released.set(cursor.step());
+        self.count(len_bytes as usize);
+    }
+
+    /// As [`Self::release_next`], of a message where [`Self::message`] says.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn release_next_message(&self, len_bytes: u32) {
+        self.release();
+        self.advance();
         self.count(len_bytes as usize);
     }
 
@@ -231,9 +247,13 @@ impl RecvConn {
         slot(&self.end, protocol, self.step())
     }
 
-    /// Where a message of so many bytes of Simple lies in the slot of the current step.
+    /// Where a message of so many bytes of Simple lies: in the slot of the current step, or in a buffer of the pair's.
     #[inline(always)]
     pub fn message(&self, len_bytes: usize) -> *mut u8 {
+        #[cfg(feature = "cpu")]
+        if let Some(buffer) = self.pair.find(&self.end, self.moved.get()) {
+            return buffer;
+        }
         let offset = self.spread.offset(&self.end, self.step(), len_bytes);
         self.slot(Protocol::Simple).wrapping_add(offset)
     }

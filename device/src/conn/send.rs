@@ -11,11 +11,11 @@ use core::cell::Cell;
 use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
-use oxccl_shared::fifo::ProducerCursor;
+use oxccl_shared::fifo::{Place, ProducerCursor};
 
 /// The producer's end of a connection.
 pub struct SendConn {
-    end: ConnEnd,
+    pub(super) end: ConnEnd,
     /// Next step to fill. Writer: the first worker.
     moved: Cell<ProducerCursor>,
     /// Next step to publish. Writer: the poster.
@@ -27,6 +27,8 @@ pub struct SendConn {
     spread: Spread,
     offers: Offers,
     counter: Counter,
+    #[cfg(feature = "cpu")]
+    pub(super) pair: super::pair::Pair,
 }
 
 /// From which length on a producer offers its memory instead of filling slots.
@@ -83,6 +85,8 @@ impl SendConn {
             spread,
             offers: Offers::default(),
             counter: Counter::default(),
+            #[cfg(feature = "cpu")]
+            pair: super::pair::Pair::default(),
         }
     }
 
@@ -104,6 +108,8 @@ impl SendConn {
             (&raw mut (*place).spread).write(Spread::default());
             (&raw mut (*place).offers).write(Offers::default());
             (&raw mut (*place).counter).write(Counter::default());
+            #[cfg(feature = "cpu")]
+            (&raw mut (*place).pair).write(super::pair::Pair::default());
         }
     }
 
@@ -157,7 +163,7 @@ impl SendConn {
     /// Whether both ends are processors, and nobody between them sees slots. Both ends say the same.
     #[cfg(feature = "cpu")]
     #[inline(always)]
-    pub(crate) fn is_spread(&self) -> bool {
+    pub fn is_spread(&self) -> bool {
         self.spread.is_on()
     }
 
@@ -165,12 +171,21 @@ impl SendConn {
     /// taken.
     #[inline(always)]
     pub fn streams(&self, len_bytes: usize, is_timed: bool) -> bool {
+        // What has just been read is in our caches.
+        #[cfg(feature = "cpu")]
+        if self.pair.has_chosen() {
+            return false;
+        }
         self.distance.streams(len_bytes, is_timed)
     }
 
     /// Before a slot is filled through the caches with so many bytes by a plain copy: what [`Self::filled`] wants to have.
     #[inline(always)]
     pub(crate) fn filling(&self, len_bytes: usize) -> Option<u64> {
+        #[cfg(feature = "cpu")]
+        if self.pair.has_chosen() {
+            return None;
+        }
         self.distance.filling(len_bytes)
     }
 
@@ -217,14 +232,18 @@ impl SendConn {
         #[cfg(feature = "cpu")]
         crate::gpu::cpu::reduce::assert_fenced();
         let mut cursor = ProducerCursor::at(self.published.get());
-        self.publish_at(&mut cursor, header);
+        #[cfg(feature = "cpu")]
+        let place = self.pair.give();
+        #[cfg(not(feature = "cpu"))]
+        let place = Place::Slot;
+        self.publish_at(&mut cursor, header, place);
         self.published.set(cursor.step());
     }
 
     #[inline(always)]
-    fn publish_at(&self, cursor: &mut ProducerCursor, header: SlotHeader) {
+    fn publish_at(&self, cursor: &mut ProducerCursor, header: SlotHeader, place: Place) {
         match self.spread.is_on() {
-            true => cursor.publish_in_line(words(&self.end), header),
+            true => cursor.publish_in_line(words(&self.end), header, place),
             false => cursor.publish(words(&self.end), header),
         }
     }
@@ -244,9 +263,17 @@ impl SendConn {
     pub(crate) fn publish_next(&self, header: SlotHeader) {
         crate::gpu::cpu::reduce::assert_fenced();
         let mut cursor = self.moved.get();
-        self.publish_at(&mut cursor, header);
+        self.publish_at(&mut cursor, header, Place::Slot);
         self.moved.set(cursor);
         self.published.set(cursor.step());
+        self.count(header.len_bytes as usize);
+    }
+
+    /// As [`Self::publish_next`], of a message where [`Self::message`] says.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn publish_next_message(&self, header: SlotHeader) {
+        self.publish(header);
+        self.advance();
         self.count(header.len_bytes as usize);
     }
 
@@ -306,9 +333,13 @@ impl SendConn {
         slot(&self.end, protocol, self.step())
     }
 
-    /// Where a message of so many bytes of Simple lies in the slot of the current step.
+    /// Where a message of so many bytes of Simple is filled: in the slot of the current step, or in a buffer of the pair's.
     #[inline(always)]
     pub fn message(&self, len_bytes: usize) -> *mut u8 {
+        #[cfg(feature = "cpu")]
+        if let Some(buffer) = self.pair.choose(len_bytes) {
+            return buffer;
+        }
         let offset = self.spread.offset(&self.end, self.step(), len_bytes);
         self.slot(Protocol::Simple).wrapping_add(offset)
     }

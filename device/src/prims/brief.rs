@@ -4,7 +4,7 @@
 //! 8 bytes that takes ten times as many instructions as the message (docs/measurements/2026-11-25-cpu-short-calls.md). Here is what is
 //! left of it where all is known before. The peer cannot tell.
 
-use crate::conn::{RecvConn, SendConn};
+use crate::conn::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
 use crate::gpu::cpu::reduce::{ask_to_read, asking_pays, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
@@ -111,9 +111,26 @@ fn second_half(half: impl FnOnce() -> Result<usize, Stop>) -> Result<(), Stop> {
 #[inline(always)]
 pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
     let len = header.len_bytes as usize;
+    if len >= PING_PONG_MIN_BYTES {
+        // SAFETY: obligation 1 is passed on.
+        return unsafe { fill_longer(conn, header, src) };
+    }
     // SAFETY: obligation 1: the slot is empty, and no user's memory.
     unsafe { copy(conn.short_message(len), src, len, conn.streams(len, false)) };
     conn.publish_next(header);
+    conn.ask_for_next(len);
+}
+
+/// As [`fill`], for messages that may lie in a buffer of the pair's. Apart, so that short ones take few instructions.
+///
+/// # Safety
+/// 1. As [`fill`].
+#[inline(never)]
+unsafe fn fill_longer(conn: &SendConn, header: SlotHeader, src: *const u8) {
+    let len = header.len_bytes as usize;
+    // SAFETY: obligation 1: the slot is empty, or the buffer ours, and neither is user's memory.
+    unsafe { copy(conn.message(len), src, len, conn.streams(len, false)) };
+    conn.publish_next_message(header);
     conn.ask_for_next(len);
 }
 
@@ -203,10 +220,27 @@ pub(crate) unsafe fn empty<B: Block>(
         return Err(block.refuse(conn.wait(), header, found));
     }
     let len = header.len_bytes as usize;
+    if len >= PING_PONG_MIN_BYTES {
+        // SAFETY: obligation 1 is passed on.
+        unsafe { empty_longer(conn, header.len_bytes, dst) };
+        return Ok(());
+    }
     // SAFETY: obligation 1: the slot is full, and no user's memory.
     unsafe { copy(dst, conn.short_message(len), len, false) };
     conn.release_next(header.len_bytes);
     Ok(())
+}
+
+/// As [`fill_longer`], of what has come.
+///
+/// # Safety
+/// 1. As [`empty`], and the header is right.
+#[inline(never)]
+unsafe fn empty_longer(conn: &RecvConn, len_bytes: u32, dst: *mut u8) {
+    let len = len_bytes as usize;
+    // SAFETY: obligation 1: the slot or buffer is full, and no user's memory.
+    unsafe { copy(dst, conn.message(len), len, false) };
+    conn.release_next_message(len_bytes);
 }
 
 /// Waits for a message, and reduces it with `own` into `dst`, with our own operand first if `own_first`.
@@ -250,11 +284,16 @@ unsafe fn reduce_slot<B: Block>(
         return Err(block.refuse(conn.wait(), header, found));
     }
     let len = header.len_bytes as usize;
-    let (own, theirs) = (own.wrapping_add(at), conn.short_message(len).cast_const());
+    let is_longer = len >= PING_PONG_MIN_BYTES;
+    let theirs = if is_longer { conn.message(len) } else { conn.short_message(len) }.cast_const();
+    let own = own.wrapping_add(at);
     ask_to_read(theirs, len);
     let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
     // SAFETY: obligation 1; the slot is full, and no user's memory.
     unsafe { block.combine_bulk(dst.wrapping_add(at), null_mut(), a, b, len, How::default()) };
-    conn.release_next(header.len_bytes);
+    match is_longer {
+        true => conn.release_next_message(header.len_bytes),
+        false => conn.release_next(header.len_bytes),
+    }
     Ok(at + len)
 }

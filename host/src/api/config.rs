@@ -114,6 +114,9 @@ pub struct Config {
     pub slot_stores: SlotStores,
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
     pub cma: Cma,
+    /// Whether CPU ranks of a host send messages of 8 KiB and more, which nobody reads in their memory, in the buffer in which the receiver's
+    /// latest came (`OXCCL_PING_PONG`). `None`: not on Intel's processors.
+    pub ping_pong: Option<bool>,
     /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host
     /// share processors.
     pub cma_min_bytes: Option<usize>,
@@ -170,6 +173,7 @@ impl Default for Config {
             slot_stores: SlotStores::default(),
             cma: Cma::default(),
             cma_min_bytes: None,
+            ping_pong: None,
             custom: Vec::new(),
         }
     }

@@ -6,6 +6,7 @@
 //! ConnLayout::ll128_offset     LL128  4 slots of ll128_slot_bytes
 //! ConnLayout::simple_offset    Simple 8 slots of simple_slot_bytes
 //! ```
+//! Behind it may be ping-pong buffers of a pair of processors ([`crate::fifo::PingPong`]).
 //! The consumer owns the memory; the producer maps it. All three protocols share one step counter: step `s` uses slot
 //! `s % n` of the buffer of the operation's protocol, which has `n` slots ([`Protocol::slots`]).
 //!
@@ -60,7 +61,7 @@ pub struct ConnControl {
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct SlotLine {
-    /// Steps published when the slot was published last.
+    /// Steps published when the slot was published last, and where its message lies ([`crate::fifo::Place`]).
     pub tail: Word<u64, Sys>,
     /// The slot's header, written before `tail`.
     pub header: Word<u64, Sys>,

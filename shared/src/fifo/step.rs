@@ -17,6 +17,7 @@
 //! ([`ConnWords`]).
 
 use super::credit::has_credit;
+use super::ping_pong::Place;
 use crate::abi::{ConnControl, SlotHeader, SlotLine, Step};
 
 /// The location of a connection's words.
@@ -123,14 +124,14 @@ impl ProducerCursor {
         words.consumer_side.tail.store_release(self.step.0);
     }
 
-    /// The same in the slot's line, between processors.
+    /// The same in the slot's line, between processors. The message lies at `place`.
     #[inline]
-    pub fn publish_in_line(&mut self, words: ConnWords<'_>, header: SlotHeader) {
+    pub fn publish_in_line(&mut self, words: ConnWords<'_>, header: SlotHeader, place: Place) {
         let line = &words.consumer_side.lines[self.step.slot()];
         line.header.store_relaxed(header.to_word());
         self.step = self.step.next();
         // RELEASE pairs with ACQUIRE in NextLine::poll: a reader that sees this tail sees header and payload.
-        line.tail.store_release(self.step.0);
+        line.tail.store_release(self.step.0 | place.bits());
     }
 
     /// Advances without publishing: the slot's own lines carry its flags (LL, LL128), or another thread of the block
@@ -217,8 +218,15 @@ impl NextLine<'_> {
     #[inline]
     pub fn poll(&self) -> Option<SlotHeader> {
         // ACQUIRE pairs with RELEASE in ProducerCursor::publish_in_line: header and payload are visible.
-        let is_there = self.line.tail.load_acquire() == self.tail;
-        is_there.then(|| SlotHeader::from_word(self.line.header.load_relaxed()))
+        let (_, tail) = Place::split(self.line.tail.load_acquire());
+        (tail == self.tail).then(|| SlotHeader::from_word(self.line.header.load_relaxed()))
+    }
+
+    /// Where the message of the slot lies, once it has been published here. What is published otherwise (LL, LL128) lies in slots.
+    #[inline]
+    pub fn place(&self) -> Place {
+        let (place, tail) = Place::split(self.line.tail.load_relaxed());
+        if tail == self.tail { place } else { Place::Slot }
     }
 }
 
@@ -269,7 +277,13 @@ impl StepProducer<'_> {
     /// See [`ProducerCursor::publish_in_line`].
     #[inline]
     pub fn publish_in_line(&mut self, header: SlotHeader) {
-        self.cursor.publish_in_line(self.words, header);
+        self.publish_at(header, Place::Slot);
+    }
+
+    /// The same, for a message that lies there.
+    #[inline]
+    pub fn publish_at(&mut self, header: SlotHeader, place: Place) {
+        self.cursor.publish_in_line(self.words, header, place);
     }
 
     /// See [`ProducerCursor::advance`].
@@ -302,6 +316,12 @@ impl StepConsumer<'_> {
     #[inline]
     pub fn poll_line(&self) -> Option<SlotHeader> {
         self.cursor.next_line(self.words).poll()
+    }
+
+    /// See [`NextLine::place`].
+    #[inline]
+    pub fn place(&self) -> Place {
+        self.cursor.next_line(self.words).place()
     }
 
     /// See [`ConsumerCursor::release`].

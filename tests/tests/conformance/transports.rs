@@ -136,12 +136,30 @@ fn messages_from_the_senders_memory() {
 #[test]
 fn lengths_at_which_messages_go_another_way() {
     let _deadline = Deadline::start("lengths_at_which_messages_go_another_way", Duration::from_secs(240));
-    let lengths = [8191, 8192, 8193, 20_000, (32 << 10) + 5, (64 << 10) - 1, 64 << 10, (64 << 10) + 1];
-    let worlds = [(TransportKind::Shm, 2, 0), (TransportKind::Shm, 2, 1), (TransportKind::InProcess, 3, 0)];
-    for (transport, nranks, reads) in worlds {
+    let lengths = [
+        2047,
+        2048,
+        4095,
+        4096,
+        4097,
+        8191,
+        8192,
+        8193,
+        20_000,
+        (32 << 10) + 5,
+        (64 << 10) - 1,
+        64 << 10,
+        (64 << 10) + 1,
+    ];
+    use TransportKind::{InProcess, Shm};
+    // How many ranks there are, read, and send in buffers that change hands.
+    for (transport, nranks, reads, uses) in
+        [(Shm, 2, 0, 2), (Shm, 2, 0, 1), (Shm, 2, 1, 2), (InProcess, 3, 0, 3)]
+    {
         let settings = Settings { transport: Some(transport), ..Settings::default() };
         let by_rank = |rank: u32, config: &mut Config| {
             config.cma = if rank < reads { Cma::Permit } else { Cma::Off };
+            config.ping_pong = Some(rank < uses);
         };
         let mut world = World::with(nranks, settings, by_rank);
         for (k, count) in lengths.into_iter().enumerate() {
@@ -151,7 +169,9 @@ fn lengths_at_which_messages_go_another_way() {
                     let (root, seed) = (nranks - 1, (j + k) as u64);
                     let case = Case { func, dtype: DataType::U8, op, root, count, placement, seed };
                     let by = if (j + k) % 2 == 0 { By::Threads } else { By::Fibers };
-                    doing(|| format!("{case:?} by {by:?} over {transport}, {reads} read"));
+                    doing(|| {
+                        format!("{case:?} by {by:?} over {transport}, {reads} read, {uses} use buffers")
+                    });
                     case.check(&mut world, by).unwrap();
                 }
             }

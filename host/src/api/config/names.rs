@@ -24,6 +24,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_NRANKS",
     "OXCCL_OUTAGE",
     "OXCCL_PDL",
+    "OXCCL_PING_PONG",
     "OXCCL_PROXY_THREADS",
     "OXCCL_PTX_PATH",
     "OXCCL_RANK",

@@ -59,6 +59,8 @@ impl Config {
         env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
         let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
+        let flag = |text: &str| parse::flag(text).map(Some);
+        env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, flag)?;
         config.topology = topology::read(&env)?;
         config.read_transports(&env)?;
         config.read_channels(&env)?;
@@ -298,6 +300,7 @@ mod tests {
             ("OXCCL_TILE_KIB", "some"),
             ("OXCCL_SLOT_STORES", "fast"),
             ("OXCCL_CMA", "yes"),
+            ("OXCCL_PING_PONG", "auto"),
             ("OXCCL_CMA_MIN_BYTES", "0"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),

@@ -15,6 +15,7 @@ use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{TransportKind, processors_each, stream_layout};
 use crate::tuner::Tuner;
 use oxccl_device::conn::SendConn;
+use oxccl_device::gpu::cpu::reduce::ping_pong_pays;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,6 +73,7 @@ impl Init for Cpu {
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
             read_from_bytes: config.cma.is_on().then(|| [false, true].map(|is| config.cma_from_bytes(is))),
+            ping_pong: config.ping_pong.unwrap_or_else(ping_pong_pays),
             by_need: config.runtime_connect,
         };
         config.cma.permit();
@@ -261,6 +263,7 @@ mod tests {
             net_timeout: config.bootstrap.timeout,
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
+            ping_pong: true,
             by_need: true,
             read_from_bytes: None,
         };

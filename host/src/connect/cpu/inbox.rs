@@ -1,6 +1,7 @@
 //! The place of each connection in its consumer's memory. Producer and consumer compute the same.
 
 use super::graph::RankGraph;
+use oxccl_device::conn::buffers_bytes;
 use oxccl_shared::abi::{ConnLayout, Rank};
 
 /// Identifies a connection of two ranks.
@@ -23,6 +24,16 @@ pub struct InboxEntry {
     pub layout: ConnLayout,
     /// Bytes from the start of the inbox.
     pub offset: usize,
+    /// Whether there is one of the same name the other way: then both have buffers that the two ranks hand to and fro.
+    pub is_paired: bool,
+}
+
+impl InboxEntry {
+    /// Its memory: slots and, of a pair, its buffers ([`share_buffers`](oxccl_device::conn::share_buffers)).
+    pub fn len_bytes(&self) -> usize {
+        let buffers = if self.is_paired { buffers_bytes(self.layout.simple_slot_bytes as usize) } else { 0 };
+        self.layout.total_bytes() + buffers
+    }
 }
 
 /// All connections that one rank consumes from some of the others.
@@ -57,18 +68,20 @@ impl Inbox {
         let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0 };
         for channel in 0..graph.channels() {
             for from in graph.sources(rank, channel).into_iter().filter(|from| wanted(*from)) {
-                inbox.push(ConnKey::Channel(channel), from, ring_layout);
+                let is_paired = graph.sources(from, channel).contains(&rank);
+                inbox.push(ConnKey::Channel(channel), from, ring_layout, is_paired);
             }
         }
         for from in (0..nranks).map(Rank).filter(|from| *from != rank && wanted(*from)) {
-            inbox.push(ConnKey::Mesh, from, mesh_layout);
+            inbox.push(ConnKey::Mesh, from, mesh_layout, true);
         }
         inbox
     }
 
-    fn push(&mut self, key: ConnKey, from: Rank, layout: ConnLayout) {
-        self.entries.push(InboxEntry { key, from, layout, offset: self.len_bytes });
-        self.len_bytes += layout.total_bytes();
+    fn push(&mut self, key: ConnKey, from: Rank, layout: ConnLayout, is_paired: bool) {
+        let entry = InboxEntry { key, from, layout, offset: self.len_bytes, is_paired };
+        self.len_bytes += entry.len_bytes();
+        self.entries.push(entry);
     }
 
     /// The connection with this key from that rank.

@@ -34,6 +34,8 @@ pub struct CpuWanted<'a> {
     /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none. The
     /// second where they share processors too.
     pub read_from_bytes: Option<[usize; 2]>,
+    /// Whether this rank sends in the buffers that pairs hand to and fro.
+    pub ping_pong: bool,
     /// Whether connections over a network are made when operations need them, but for rings.
     pub by_need: bool,
 }

@@ -18,7 +18,7 @@ use crate::transport::{
     Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
     TransportKind, Wires, processors_each, transport_of,
 };
-use oxccl_device::conn::{RecvConn, SendConn};
+use oxccl_device::conn::{RecvConn, SendConn, share_buffers};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::Shape;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl<'a> Wiring<'a> {
             let mut conn = unsafe { RecvConn::new(entry.from, base, entry.layout) };
             conn.spread();
             self.read_messages(entry.key, &mut conn);
-            self.inbound_bytes[entry.from.index()] += entry.layout.total_bytes();
+            self.inbound_bytes[entry.from.index()] += entry.len_bytes();
             self.channel(entry.key).recv.push(conn);
         }
         self.memory.push(segment);
@@ -299,6 +299,7 @@ impl<'a> Wiring<'a> {
     /// Names the connections that each algorithm uses.
     pub fn finish(mut self) -> CpuConnected {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
+        self.share_buffers();
         let mut channels = std::mem::take(&mut self.channels);
         for (index, channel) in channels.iter_mut().enumerate() {
             places::place(channel, &self.graph, rank, index as u32);
@@ -321,6 +322,22 @@ impl<'a> Wiring<'a> {
             inbound_bytes: self.inbound_bytes,
             outbound_bytes: self.outbound_bytes,
             memory: self.memory,
+        }
+    }
+}
+
+impl Wiring<'_> {
+    /// Gives the buffers that two ranks hand to and fro to connections that go both ways between them, in memory that both share.
+    fn share_buffers(&mut self) {
+        let is_used = self.wanted.ping_pong;
+        for channel in self.channels.iter_mut().chain([&mut self.mesh]) {
+            let mut recvs: Vec<_> = channel.recv.iter_mut().filter(|conn| conn.is_spread()).collect();
+            for send in channel.send.iter_mut().filter(|conn| conn.is_spread()) {
+                if let Some(recv) = recvs.iter_mut().find(|recv| recv.peer() == send.peer()) {
+                    // SAFETY: both lie in inboxes, whose entries have room for the buffers (`InboxEntry::is_paired`).
+                    unsafe { share_buffers(send, recv, is_used) };
+                }
+            }
         }
     }
 }

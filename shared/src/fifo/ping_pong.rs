@@ -1,0 +1,182 @@
+//! Ping-pong buffers: a few buffers of a pair of processors, that change hands with each message.
+//!
+//! Whoever has one may send its next message in it instead of in the slot, and says so where the slot is published ([`Place`]). The receiver
+//! has the buffer from then on, and sends its own next message in it. Two ranks that exchange messages so store to lines that they have just
+//! read, half as many as two slots each way have. On a processor whose caches pass such lines on, that is where the time goes
+//! (docs/measurements/2026-11-28-cpu-ping-pong.md).
+//!
+//! Steps and credits are as without: a message in a buffer uses up its step's slot, which stays empty. A rank that has no buffer, because it
+//! has sent more than it has received, uses slots. So nobody ever waits for a buffer.
+//!
+//! # Why no further order is needed
+//! A buffer has one owner at a time. Its owner sends it away by a release store, behind its stores to it, and behind its loads of what was in
+//! it before: the message that brought it was read first. The other end owns it once it has seen that store by an acquire load.
+
+use crate::sync::{Block, Word};
+
+/// Buffers that each rank of a pair starts with. A message of two slots exchanges two.
+pub const BUFFERS: usize = 2;
+
+/// Where a message of Simple lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// In the slot of its step.
+    #[default]
+    Slot,
+    /// In this buffer of the connection that carries it.
+    Own(u8),
+    /// In this buffer of the pair's other connection.
+    Opposite(u8),
+}
+
+impl Place {
+    /// From here on are the bits of a slot's `tail` that say it. No connection carries so many messages that their number would need them.
+    const SHIFT: u32 = 61;
+
+    /// As a number below 8; 0 is the slot.
+    const fn code(self) -> u32 {
+        match self {
+            Place::Slot => 0,
+            Place::Own(index) => 1 + index as u32,
+            Place::Opposite(index) => (1 + BUFFERS) as u32 + index as u32,
+        }
+    }
+
+    const fn of_code(code: u32) -> Place {
+        const OWN_MAX: u32 = BUFFERS as u32;
+        match code {
+            0 => Place::Slot,
+            1..=OWN_MAX => Place::Own(code as u8 - 1),
+            _ => Place::Opposite((code - OWN_MAX) as u8 - 1),
+        }
+    }
+
+    /// The same place, named by the other connection.
+    const fn seen_from_the_other(self) -> Place {
+        match self {
+            Place::Slot => Place::Slot,
+            Place::Own(index) => Place::Opposite(index),
+            Place::Opposite(index) => Place::Own(index),
+        }
+    }
+
+    /// In a slot's `tail`, beside the number of steps.
+    pub(super) const fn bits(self) -> u64 {
+        (self.code() as u64) << Place::SHIFT
+    }
+
+    /// What a slot's `tail` says, and the number of steps.
+    pub(super) const fn split(tail: u64) -> (Place, u64) {
+        (Place::of_code((tail >> Place::SHIFT) as u32), tail & !(u64::MAX << Place::SHIFT))
+    }
+}
+
+/// Which of the pair's buffers one of the two ranks has. Its thread alone uses it.
+pub struct PingPong {
+    /// Places, named by the connection on which this rank sends, four bits each; the lowest is what came last.
+    has: Word<u32, Block>,
+}
+
+const CODE_BITS: u32 = 4;
+const _: () = assert!(2 * BUFFERS < 8 && 2 * BUFFERS as u32 * CODE_BITS <= u32::BITS);
+
+impl PingPong {
+    /// At first each rank has the buffers of the connection on which it sends.
+    #[allow(clippy::new_without_default, reason = "one end of two")]
+    pub fn new() -> PingPong {
+        let has = (0..BUFFERS).rev().fold(0, |has, index| has << CODE_BITS | Place::Own(index as u8).code());
+        PingPong { has: Word::new(has) }
+    }
+
+    /// Where this rank's next message goes: what it has read last is in its caches.
+    #[inline]
+    pub fn next(&self) -> Place {
+        Place::of_code(self.has.load_relaxed() & ((1 << CODE_BITS) - 1))
+    }
+
+    /// A message of this rank is about to be published there, which is [`Self::next`].
+    #[inline]
+    pub fn give(&self, place: Place) {
+        if place != Place::Slot {
+            debug_assert_eq!(place, self.next());
+            self.has.store_relaxed(self.has.load_relaxed() >> CODE_BITS);
+        }
+    }
+
+    /// A message to this rank that lay there, named by the connection on which it came, has been read.
+    #[inline]
+    pub fn take(&self, place: Place) {
+        if place != Place::Slot {
+            let has = self.has.load_relaxed();
+            self.has.store_relaxed(has << CODE_BITS | place.seen_from_the_other().code());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_place_and_a_number_of_steps_are_told_apart() {
+        for place in (0..=2 * BUFFERS as u32).map(Place::of_code) {
+            assert_eq!(Place::of_code(place.code()), place);
+            assert_eq!(place.seen_from_the_other().seen_from_the_other(), place);
+            for steps in [0, 1, u64::MAX >> 3] {
+                assert_eq!(Place::split(steps | place.bits()), (place, steps));
+            }
+        }
+    }
+
+    /// What a rank has, named by the connection on which it sends.
+    fn has(rank: &PingPong) -> Vec<Place> {
+        let has = rank.has.load_relaxed();
+        let codes = (0..u32::BITS / CODE_BITS).map(|at| has >> (at * CODE_BITS) & 0xf);
+        codes.take_while(|code| *code != 0).map(Place::of_code).collect()
+    }
+
+    /// Any order of messages: every buffer is with one rank, or on its way to one.
+    #[test]
+    fn no_buffer_is_lost_or_had_twice() {
+        let ranks = [PingPong::new(), PingPong::new()];
+        let mut ways: [Vec<Place>; 2] = Default::default();
+        let mut random = 1u64;
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (rank, sends) = ((random >> 40) as usize % 2, random >> 50 & 1 == 0);
+            if sends {
+                let place = ranks[rank].next();
+                ranks[rank].give(place);
+                ways[rank].push(place);
+            } else if !ways[1 - rank].is_empty() {
+                ranks[rank].take(ways[1 - rank].remove(0));
+            }
+            let named_by_first = |rank: usize, places: Vec<Place>| -> Vec<Place> {
+                places.into_iter().map(|p| if rank == 0 { p } else { p.seen_from_the_other() }).collect()
+            };
+            let mut all = named_by_first(0, [has(&ranks[0]), ways[0].clone()].concat());
+            all.extend(named_by_first(1, [has(&ranks[1]), ways[1].clone()].concat()));
+            let mut codes: Vec<u32> =
+                all.iter().map(|place| place.code()).filter(|code| *code != 0).collect();
+            codes.sort_unstable();
+            assert_eq!(codes, (1..=2 * BUFFERS as u32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn ranks_that_exchange_messages_swap_buffers() {
+        let ranks = [PingPong::new(), PingPong::new()];
+        for round in 0..4 {
+            let places = ranks.each_ref().map(PingPong::next);
+            assert_eq!(places, [if round % 2 == 0 { Place::Own(0) } else { Place::Opposite(0) }; 2]);
+            ranks.iter().zip(places).for_each(|(rank, place)| rank.give(place));
+            ranks.iter().zip(places).for_each(|(rank, place)| rank.take(place));
+        }
+        for _ in 0..2 * BUFFERS {
+            ranks[0].give(ranks[0].next());
+        }
+        assert_eq!(ranks[0].next(), Place::Slot, "it has none until one comes");
+    }
+}
