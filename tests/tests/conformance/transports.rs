@@ -105,6 +105,8 @@ fn streamed_slots() {
         let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
         let streamed = |_, config: &mut Config| {
             config.slot_stores = SlotStores::Streamed;
+            // What goes in buffers goes through the caches.
+            config.ping_pong = Some(false);
             // Long reductions of two ranks would not go through slots.
             config.cma = Cma::Off;
         };

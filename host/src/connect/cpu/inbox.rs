@@ -89,3 +89,40 @@ impl Inbox {
         self.entries.iter().find(|entry| entry.key == key && entry.from == from)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::PeerInfo;
+    use proptest::prelude::*;
+
+    const LAYOUT: ConnLayout =
+        ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 4096 };
+
+    proptest! {
+        /// Either rank of a pair puts buffers behind its connection, where the other looks for them.
+        #[test]
+        fn a_pair_is_one_seen_from_either_rank(hosts in proptest::collection::vec(0u64..3, 2..20)) {
+            let peers: Vec<PeerInfo> =
+                hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
+            let graph = RankGraph::new(&peers, None).unwrap();
+            let inbox = |rank: Rank| {
+                let is_near = |from: Rank| hosts[from.index()] == hosts[rank.index()];
+                Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, LAYOUT, is_near)
+            };
+            for rank in (0..hosts.len() as u32).map(Rank) {
+                let own = inbox(rank);
+                let mut end = 0;
+                for entry in &own.entries {
+                    prop_assert_eq!(entry.offset, end);
+                    end += entry.len_bytes();
+                    let back = inbox(entry.from);
+                    let back = back.find(entry.key, rank);
+                    prop_assert_eq!(entry.is_paired, back.is_some_and(|back| back.is_paired));
+                    prop_assert_eq!(entry.is_paired, back.is_some());
+                }
+                prop_assert_eq!(own.len_bytes, end);
+            }
+        }
+    }
+}

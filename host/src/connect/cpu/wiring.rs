@@ -21,6 +21,7 @@ use crate::transport::{
 use oxccl_device::conn::{RecvConn, SendConn, share_buffers};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::Shape;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A connection's name and the rank at its other end.
@@ -331,9 +332,10 @@ impl Wiring<'_> {
     fn share_buffers(&mut self) {
         let is_used = self.wanted.ping_pong;
         for channel in self.channels.iter_mut().chain([&mut self.mesh]) {
-            let mut recvs: Vec<_> = channel.recv.iter_mut().filter(|conn| conn.is_spread()).collect();
+            let recvs = channel.recv.iter_mut().filter(|conn| conn.is_spread());
+            let mut recvs: HashMap<Rank, &mut RecvConn> = recvs.map(|conn| (conn.peer(), conn)).collect();
             for send in channel.send.iter_mut().filter(|conn| conn.is_spread()) {
-                if let Some(recv) = recvs.iter_mut().find(|recv| recv.peer() == send.peer()) {
+                if let Some(recv) = recvs.get_mut(&send.peer()) {
                     // SAFETY: both lie in inboxes, whose entries have room for the buffers (`InboxEntry::is_paired`).
                     unsafe { share_buffers(send, recv, is_used) };
                 }
