@@ -203,7 +203,22 @@ fn reductions_of_what_is_read() {
     }
 }
 
-/// Outputs above a few megabytes bypass the caches: another way to write, with its own ragged ends.
+/// Outputs of 32 MiB bypass the caches, broadcasts' sooner: another way to write, with its own ragged ends.
+#[test]
+fn outputs_that_bypass_the_caches() {
+    let _deadline = Deadline::start("outputs_that_bypass_the_caches", Duration::from_secs(240));
+    let mut world = World::new(3, Settings::default());
+    for func in [Func::Broadcast, Func::AllReduce] {
+        for placement in Placement::ALL {
+            let count = (32 << 20) + 60_013;
+            let case = Case { func, dtype: DataType::U8, op: RedOp::Sum, root: 1, count, placement, seed: 5 };
+            doing(|| format!("{case:?}"));
+            case.check(&mut world, By::Threads).unwrap();
+        }
+    }
+}
+
+/// Longer than all slots of a connection.
 #[test]
 fn large_buffers() {
     let _deadline = Deadline::start("large_buffers", Duration::from_secs(240));

@@ -1,5 +1,6 @@
 //! Collectives as kernels on the caller's thread.
 
+use super::outputs::bypasses_caches;
 use super::state::{Cpu, CpuParts};
 use crate::launch::{Collective, CustomAlgorithm, CustomCut, LendingBlock, RawCall};
 use crate::plan::{Call, Plan};
@@ -63,7 +64,7 @@ impl Cpu {
             root,
             host_ranks: plan.host_ranks,
             tag,
-            stream: plan.stream && !raw.is_in_place(self.parts.rank),
+            stream: bypasses_caches(plan, raw, self.parts.rank),
         };
         let drives = self.parts.wait.drives();
         let collective = Collective { call: &raw.call, plan, operator: &operator, tag };

@@ -19,6 +19,7 @@ mod pair;
 mod exchange;
 mod reading;
 mod collective;
+mod outputs;
 mod messages;
 mod joined;
 mod fiber;
