@@ -65,8 +65,15 @@ pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, is_used: b
 }
 
 impl Buffers {
-    fn nth_of(&self, first: *mut u8, index: u8) -> *mut u8 {
-        first.wrapping_add(usize::from(index) * self.len_bytes)
+    /// The buffer of a place that is named by the connection on which this rank sends.
+    fn at(&self, place: Place) -> Option<*mut u8> {
+        let nth_of =
+            |first: *mut u8, index: u8| Some(first.wrapping_add(usize::from(index) * self.len_bytes));
+        match place {
+            Place::Slot => None,
+            Place::Own(index) => nth_of(self.outgoing, index),
+            Place::Opposite(index) => nth_of(self.incoming, index),
+        }
     }
 }
 
@@ -80,11 +87,7 @@ impl Pair {
         }
         let place = buffers.hands.next();
         buffers.chosen.set(place);
-        match place {
-            Place::Slot => None,
-            Place::Own(index) => Some(buffers.nth_of(buffers.outgoing, index)),
-            Place::Opposite(index) => Some(buffers.nth_of(buffers.incoming, index)),
-        }
+        buffers.at(place)
     }
 
     /// Whether the message that is being sent lies in a buffer.
@@ -106,11 +109,7 @@ impl Pair {
     #[inline]
     pub fn find(&self, end: &ConnEnd, cursor: ConsumerCursor) -> Option<*mut u8> {
         let buffers = self.buffers.as_ref()?;
-        match cursor.next_line(words(end)).place() {
-            Place::Slot => None,
-            Place::Own(index) => Some(buffers.nth_of(buffers.incoming, index)),
-            Place::Opposite(index) => Some(buffers.nth_of(buffers.outgoing, index)),
-        }
+        buffers.at(cursor.next_line(words(end)).place().seen_from_the_other())
     }
 
     /// The message of the next step has been read.

@@ -51,8 +51,8 @@ impl Place {
         }
     }
 
-    /// The same place, named by the other connection.
-    const fn seen_from_the_other(self) -> Place {
+    /// The same place, named by the pair's other connection.
+    pub const fn seen_from_the_other(self) -> Place {
         match self {
             Place::Slot => Place::Slot,
             Place::Own(index) => Place::Opposite(index),
