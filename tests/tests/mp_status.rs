@@ -115,6 +115,28 @@ fn a_live_job_says_what_its_ranks_do() {
     }
 }
 
+/// Of two ranks that died one was said not to answer.
+#[test]
+fn ranks_that_died_are_said_to_have_died() {
+    let mut job = Launch::new(RANK, 4).start("join barrier ask drop tidy");
+    job.ranks.iter_mut().for_each(|rank| drop(rank.line("step ask", SOON)));
+    for rank in [1, 3] {
+        job.ranks[rank].kill();
+    }
+    let deadline = Instant::now() + SOON;
+    loop {
+        let report = only(&job.ranks[0], OTHERS);
+        let dead: Vec<bool> = report.ranks.iter().map(|rank| rank.has_died).collect();
+        if dead == [false, true, false, true] {
+            break;
+        }
+        assert!(Instant::now() < deadline && dead.len() == 4 && !dead[0] && !dead[2], "{report:?}");
+    }
+    for rank in [0, 2] {
+        job.ranks[rank].kill();
+    }
+}
+
 /// `oxccl status HOST:PORT` hears the same as on the job's own host.
 #[test]
 fn a_live_job_is_asked_at_its_port() {

@@ -82,10 +82,8 @@ impl Pair {
     #[inline]
     pub fn choose(&self, len_bytes: usize) -> Option<*mut u8> {
         let buffers = self.buffers.as_ref()?;
-        if !(PING_PONG_MIN_BYTES..=buffers.len_bytes).contains(&len_bytes) || !buffers.is_used {
-            return None;
-        }
-        let place = buffers.hands.next();
+        let fits = (PING_PONG_MIN_BYTES..=buffers.len_bytes).contains(&len_bytes);
+        let place = if fits && buffers.is_used { buffers.hands.next() } else { Place::Slot };
         buffers.chosen.set(place);
         buffers.at(place)
     }

@@ -333,7 +333,8 @@ impl SendConn {
         slot(&self.end, protocol, self.step())
     }
 
-    /// Where a message of so many bytes of Simple is filled: in the slot of the current step, or in a buffer of the pair's.
+    /// Where a message of so many bytes of Simple is filled: in the slot of the current step, or in a buffer of the pair's. The next
+    /// [`Self::publish`] is that message's: it says so.
     #[inline(always)]
     pub fn message(&self, len_bytes: usize) -> *mut u8 {
         #[cfg(feature = "cpu")]

@@ -62,9 +62,10 @@ impl CommHandle {
         report.error = error.map(|error| error.to_string());
         report.age_ms = self.since().elapsed().as_millis() as u64;
         report.began_ns = self.began().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        if let Some((health, stalls, _)) = self.inside() {
+        if let Some((health, stalls, watch)) = self.inside() {
             fill(&mut report, &health, &stalls, recent_max);
-            report.ranks = ranks(&health, &stalls, were_asked, self.rank());
+            let dead = watch.upgrade().map(|watch| watch.bootstrap().dead()).unwrap_or_default();
+            report.ranks = ranks(&health, &stalls, &dead, were_asked, self.rank());
         }
         report
     }
@@ -214,9 +215,9 @@ fn peers(health: &Health, stalls: &Stalls, incidents: &Counts, me: u32) -> Vec<P
 }
 
 /// All ranks, with what they answered.
-fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<RankReport> {
+fn ranks(health: &Health, stalls: &Stalls, dead: &[Rank], were_asked: bool, me: u32) -> Vec<RankReport> {
     let (own, me) = (stalls.standing(), Rank(me));
-    let dead = health.fault().and_then(|found| found.fault.dead());
+    let first = health.fault().and_then(|found| found.fault.dead());
     let answers = stalls.roll().answers().filter(|_| were_asked);
     let one = |(rank, place): (Rank, &crate::bootstrap::Place)| {
         let answer = match &answers {
@@ -231,7 +232,7 @@ fn ranks(health: &Health, stalls: &Stalls, were_asked: bool, me: u32) -> Vec<Ran
             pid: place.process,
             link: stalls.link_to(rank).map(|link| link.name().to_owned()),
             has_left: health.has_left(rank),
-            has_died: dead == Some(rank),
+            has_died: first == Some(rank) || dead.contains(&rank),
             answers: (rank == me || answers.is_some()).then_some(answer.is_some()),
             begun: answer.map(|said| said.begun),
             done: answer.map(|said| said.done),

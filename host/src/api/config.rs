@@ -114,8 +114,8 @@ pub struct Config {
     pub slot_stores: SlotStores,
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
     pub cma: Cma,
-    /// Whether CPU ranks of a host send messages of 8 KiB and more, which nobody reads in their memory, in the buffer in which the receiver's
-    /// latest came (`OXCCL_PING_PONG`). `None`: not on Intel's processors.
+    /// Whether a CPU rank fills, for another of its host, the buffer in which that one's latest came in place of a slot of 2 KiB and more
+    /// (`OXCCL_PING_PONG`). `None`: not on Intel's processors.
     pub ping_pong: Option<bool>,
     /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host
     /// share processors.

@@ -196,8 +196,7 @@ impl LaunchEnv {
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(LaunchEnv, Option<(Rank, u32)>)> {
         let vars = Vars(lookup);
-        // Without either number, the address shows the convention.
-        let names = vars.launcher().or_else(|| vars.comm_id().map(|_| OXCCL))?;
+        let names = vars.launcher()?;
         let number = |name: Option<&'static str>| name.and_then(|name| vars.number(name).ok().flatten());
         let nranks = number(vars.first(names.nranks).map(|(name, _)| name));
         let rank = number(Some(names.rank));

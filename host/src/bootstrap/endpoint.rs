@@ -415,6 +415,12 @@ impl Bootstrap {
         (0..self.nranks()).map(Rank).filter(|rank| state.ring.is_gone(*rank)).collect()
     }
 
+    /// Those of them whose process or host has ended.
+    pub fn dead(&self) -> Vec<Rank> {
+        let state = self.shared.lock();
+        (0..self.nranks()).map(Rank).filter(|rank| state.who_died(&[*rank]).is_some()).collect()
+    }
+
     /// Opens an authenticated, blocking stream with `TCP_NODELAY` to `peer`, which accepts it with the same purpose and tag. Its bytes are
     /// as clear as its user leaves them; it comes with keys to encrypt them by.
     pub fn connect_stream(&self, peer: Rank, purpose: u32, tag: u64) -> Result<DataStream, BootstrapError> {

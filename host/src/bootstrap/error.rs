@@ -598,7 +598,6 @@ fn refused(strangers: &Option<Box<Strangers>>) -> String {
     format!("; {came} with another secret and had to be refused, the last from {last} ({SAME_SECRET})")
 }
 
-/// Seconds for messages: whole if possible, else with one decimal.
 fn missed(waited: &Duration) -> String {
     match waited.is_zero() {
         true => "did not come in time: the others have given up".to_owned(),
@@ -606,6 +605,7 @@ fn missed(waited: &Duration) -> String {
     }
 }
 
+/// Seconds for messages: whole if possible, else with one decimal.
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
         duration.as_secs().to_string()

@@ -160,8 +160,12 @@ impl Bootstrap {
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
                     // One that was stopped comes when the others have gone.
-                    let has_waited = !ranks.named().contains(&self.rank());
-                    let waited = if has_waited { since.elapsed() } else { Duration::ZERO };
+                    let is_unnamed = ranks.total() as usize > ranks.named().len();
+                    let is_late = |waited: Duration| {
+                        ranks.named().contains(&self.rank()) || is_unnamed && waited < Duration::from_secs(1)
+                    };
+                    let waited = since.elapsed();
+                    let waited = if is_late(waited) { Duration::ZERO } else { waited };
                     let nranks = self.nranks();
                     BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }

@@ -230,7 +230,7 @@ pub struct RankReport {
     pub link: Option<String>,
     /// Whether it has closed the communicator.
     pub has_left: bool,
-    /// Whether the communicator failed because its process has died.
+    /// Whether its process or host is known to have died.
     #[serde(default)]
     pub has_died: bool,
     /// Whether it answered; none if it was not asked.

@@ -44,10 +44,11 @@ impl Place {
 
     const fn of_code(code: u32) -> Place {
         const OWN_MAX: u32 = BUFFERS as u32;
+        const MAX: u32 = 2 * OWN_MAX;
         match code {
-            0 => Place::Slot,
             1..=OWN_MAX => Place::Own(code as u8 - 1),
-            _ => Place::Opposite((code - OWN_MAX) as u8 - 1),
+            _ if OWN_MAX < code && code <= MAX => Place::Opposite((code - OWN_MAX) as u8 - 1),
+            _ => Place::Slot,
         }
     }
 
@@ -94,12 +95,17 @@ impl PingPong {
         Place::of_code(self.has.load_relaxed() & ((1 << CODE_BITS) - 1))
     }
 
-    /// A message of this rank is about to be published there, which is [`Self::next`].
+    /// A message of this rank is about to be published there, where [`Self::next`] said; others may have come since.
     #[inline]
     pub fn give(&self, place: Place) {
-        if place != Place::Slot {
-            debug_assert_eq!(place, self.next());
-            self.has.store_relaxed(self.has.load_relaxed() >> CODE_BITS);
+        if place == Place::Slot {
+            return;
+        }
+        let has = self.has.load_relaxed();
+        let is_there = |at: &u32| has >> at & ((1 << CODE_BITS) - 1) == place.code();
+        if let Some(at) = (0..u32::BITS).step_by(CODE_BITS as usize).find(is_there) {
+            let newer = has & ((1 << at) - 1);
+            self.has.store_relaxed((has >> CODE_BITS) & !((1 << at) - 1) | newer);
         }
     }
 
@@ -162,6 +168,24 @@ mod tests {
                 all.iter().map(|place| place.code()).filter(|code| *code != 0).collect();
             codes.sort_unstable();
             assert_eq!(codes, (1..=2 * BUFFERS as u32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_given_that_is_no_longer_the_latest() {
+        let rank = PingPong::new();
+        let first = rank.next();
+        rank.take(Place::Own(1));
+        rank.give(first);
+        assert_eq!(has(&rank), [Place::Opposite(1), Place::Own(1)]);
+        rank.give(first);
+        assert_eq!(has(&rank), [Place::Opposite(1), Place::Own(1)], "it is gone");
+    }
+
+    #[test]
+    fn what_names_no_place_is_the_slot() {
+        for code in 2 * BUFFERS as u32 + 1..8 {
+            assert_eq!(Place::of_code(code), Place::Slot);
         }
     }
 

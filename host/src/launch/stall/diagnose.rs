@@ -104,15 +104,24 @@ fn next_in_chain(rank: Rank, said: &[Said]) -> Option<Rank> {
     said.get(rank.index())?.last?.waits_for
 }
 
-/// If the ranks from `first` on wait in a circle, the lowest in it that waits for a network that reduces, for which the next head stands.
+/// If the ranks from `first` on wait in a circle, all of them for their parts of the same collectives, the lowest in it that waits for a
+/// network that reduces, for which the next head stands.
 fn head_in_circle(first: Rank, said: &[Said]) -> Option<Rank> {
     // As many steps as there are ranks end within the circle.
     let inside = said.iter().try_fold(first, |rank, _| next_in_chain(rank, said))?;
-    let circle = said.iter().scan(inside, |rank, _| {
-        *rank = next_in_chain(*rank, said)?;
-        Some(*rank)
-    });
-    circle.filter(|rank| said[rank.index()].last.is_some_and(|standing| standing.is_for_network)).min()
+    let mut circle = vec![inside];
+    while let Some(next) = next_in_chain(circle[circle.len() - 1], said).filter(|next| *next != inside) {
+        circle.push(next);
+    }
+    let standing = |rank: &Rank| said[rank.index()].last;
+    let calls: Option<Vec<CallRecord>> = circle.iter().map(|rank| standing(rank)?.during).collect();
+    let calls = calls.filter(|calls| calls.iter().all(|call| !call.call.func.is_message()))?;
+    // One may be an operation behind: it has no result of that yet. Who made another call is at fault.
+    let differ = |a: &CallRecord, b: &CallRecord| a.seq == b.seq && a.call != b.call;
+    if calls.iter().any(|a| calls.iter().any(|b| differ(a, b))) {
+        return None;
+    }
+    circle.into_iter().filter(|rank| standing(rank).is_some_and(|standing| standing.is_for_network)).min()
 }
 
 /// Where a rank cannot say whom it waits for: one that does not answer, else the one that has come least far and stays there, else
@@ -288,6 +297,16 @@ pub(super) mod tests {
         let ranks = [waits(7, Some(1)), head(7, 2), head(6, 1)];
         assert_eq!(found(0, &ranks), Some((StallClass::Network, 1, 1)));
         assert_eq!(found(2, &ranks), Some((StallClass::Network, 1, 1)));
+        let in_call = |call: CallRecord, next| {
+            let mut said = waits(call.seq, Some(next));
+            said.last = said.last.map(|last| Standing { during: Some(call), latest: Some(call), ..last });
+            said
+        };
+        for other in [call(Func::Recv, 7, 5), call(Func::Broadcast, 7, 100)] {
+            let found = found(0, &[head(7, 1), in_call(other, 0)]);
+            assert_eq!(found.map(|(_, rank, _)| rank), Some(1), "{other:?}");
+            assert_ne!(found.map(|(class, ..)| class), Some(StallClass::Network), "{other:?}");
+        }
         let late = [waits(7, Some(1)), head(7, 2), waits(7, Some(3)), idle(6)];
         assert_eq!(found(0, &late), Some((StallClass::MissingEnter, 3, 2)));
         assert_eq!(found(0, &[head(7, 1), Said::default()]), Some((StallClass::NoAnswer, 1, 0)));

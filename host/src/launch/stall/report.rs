@@ -27,7 +27,7 @@ pub enum StallClass {
     Slow,
     /// The link from it to the rank that waits makes progress, too little of it.
     SlowLink,
-    /// No rank is at fault: a network that reduces for them owes the ranks a result. The rank that is named has it first.
+    /// No rank is at fault: a network that reduces for them owes the ranks a result. [`Stall::rank`] is a head that waits for it.
     Network,
 }
 
