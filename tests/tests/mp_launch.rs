@@ -86,29 +86,23 @@ fn rank_0_is_named_where_it_dies_or_stands_still_while_ranks_come() {
 /// The others waited until the time of the bootstrap was over, and heard only that a rank never came.
 #[test]
 fn a_process_whose_environment_cannot_be_used_ends_the_wait_of_all() {
-    let cases = [
-        (1, &[("OXCCL_RANK", "3")][..], "OXCCL_RANK is 3, expected less than OXCCL_NRANKS, which is 3"),
-        (2, &[("OXCCL_RANK", "two")][..], "OXCCL_RANK is \"two\", expected a whole number from 0"),
-        (1, &[("OXCCL_NRANKS", "many")][..], "OXCCL_NRANKS is \"many\", expected a whole number from 0"),
-        (2, &[("OXCCL_NRANKS", "1")][..], "OXCCL_RANK is 2, expected less than OXCCL_NRANKS, which is 1"),
+    for (wrong, variable, value, said) in [
+        (1, "OXCCL_RANK", "3", "OXCCL_RANK is 3, expected less than OXCCL_NRANKS, which is 3"),
+        (2, "OXCCL_RANK", "two", "OXCCL_RANK is \"two\", expected a whole number from 0"),
+        (1, "OXCCL_NRANKS", "many", "OXCCL_NRANKS is \"many\", expected a whole number from 0"),
+        (2, "OXCCL_NRANKS", "1", "OXCCL_RANK is 2, expected less than OXCCL_NRANKS, which is 1"),
         // What a terminal would obey is said, not sent there.
-        (
-            1,
-            &[("OXCCL_REQUIRE_SECRET", "\u{1b}c")][..],
-            "OXCCL_REQUIRE_SECRET is \"\\u{1b}c\", expected 0 or 1",
-        ),
+        (1, "OXCCL_REQUIRE_SECRET", "\u{1b}c", "OXCCL_REQUIRE_SECRET is \"\\u{1b}c\", expected 0 or 1"),
         // Without it nobody runs the root.
-        (0, &[("OXCCL_RANK", "first")][..], "OXCCL_RANK is \"first\", expected a whole number from 0"),
-    ];
-    for (wrong, variables, said) in cases {
+        (0, "OXCCL_RANK", "first", "OXCCL_RANK is \"first\", expected a whole number from 0"),
+    ] {
         let meeting = format!("127.0.0.1:{}", free_port());
         let mut job = Job::new();
         for rank in 0..3 {
             let launch = Launch::without_id(RANK, 99).id("env").env("OXCCL_COMM_ID", &meeting);
             let launch = launch.env("OXCCL_BOOTSTRAP_TIMEOUT", "60").env("OXCCL_COMM_SECRET", "of this test");
             let launch = launch.env("OXCCL_RANK", &rank.to_string()).env("OXCCL_NRANKS", "3");
-            let own = variables.iter().filter(|_| rank == wrong);
-            let launch = own.fold(launch, |launch, (name, value)| launch.env(name, value));
+            let launch = if rank == wrong { launch.env(variable, value) } else { launch };
             job.ranks.push(launch.spawn(rank, "join"));
         }
         for (rank, process) in (0..).zip(&mut job.ranks) {

@@ -160,13 +160,11 @@ impl Bootstrap {
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
                     // One that was stopped comes when the others have gone.
-                    let is_unnamed = ranks.total() as usize > ranks.named().len();
-                    let is_late = |waited: Duration| {
-                        ranks.named().contains(&self.rank()) || is_unnamed && waited < Duration::from_secs(1)
-                    };
-                    let waited = since.elapsed();
-                    let waited = if is_late(waited) { Duration::ZERO } else { waited };
-                    let nranks = self.nranks();
+                    let (nranks, waited) = (self.nranks(), since.elapsed());
+                    let is_named = ranks.named().contains(&self.rank());
+                    let may_be_unnamed = ranks.total() as usize > ranks.named().len();
+                    let is_late = is_named || may_be_unnamed && waited < Duration::from_secs(1);
+                    let waited = if is_late { Duration::ZERO } else { waited };
                     BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
                 }
                 (None, Some(gone), ..) => gone,

@@ -1,9 +1,8 @@
 //! Ping-pong buffers: a few buffers of a pair of processors, that change hands with each message.
 //!
-//! Whoever has one may send its next message in it instead of in the slot, and says so where the slot is published ([`Place`]). The receiver
-//! has the buffer from then on, and sends its own next message in it. Two ranks that exchange messages so store to lines that they have just
-//! read, half as many as two slots each way have. On a processor whose caches pass such lines on, that is where the time goes
-//! (docs/measurements/2026-11-28-cpu-ping-pong.md).
+//! The rank that has a buffer sends its next message in it instead of in the slot. The slot's line says so ([`Place`]). The receiver has the
+//! buffer from then on, and sends its own next message in it. So two ranks that exchange messages store to lines that they have just read,
+//! which are in their own caches (docs/measurements/2026-11-28-cpu-ping-pong.md).
 //!
 //! Steps and credits are as without: a message in a buffer uses up its step's slot, which stays empty. A rank that has no buffer, because it
 //! has sent more than it has received, uses slots. So nobody ever waits for a buffer.

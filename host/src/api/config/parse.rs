@@ -109,6 +109,11 @@ pub(super) fn flag(text: &str) -> Option<bool> {
     }
 }
 
+/// The same where no value is a value of its own.
+pub(super) fn some_flag(text: &str) -> Option<Option<bool>> {
+    flag(text).map(Some)
+}
+
 /// -2, NCCL's value for "where it works", means the same as 1 here.
 pub(super) fn cumem(text: &str) -> Option<bool> {
     if text == "-2" { Some(true) } else { flag(text) }

@@ -59,8 +59,7 @@ impl Config {
         env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
         let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
-        let flag = |text: &str| parse::flag(text).map(Some);
-        env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, flag)?;
+        env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, parse::some_flag)?;
         config.topology = topology::read(&env)?;
         config.read_transports(&env)?;
         config.read_channels(&env)?;
@@ -73,7 +72,7 @@ impl Config {
         config.net.gdr = read_gdr(&env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         env.set("NCCL_RUNTIME_CONNECT", parse::FLAG, &mut config.runtime_connect, parse::flag)?;
-        env.set("NCCL_COMM_BLOCKING", parse::FLAG, &mut config.blocking, |text| parse::flag(text).map(Some))?;
+        env.set("NCCL_COMM_BLOCKING", parse::FLAG, &mut config.blocking, parse::some_flag)?;
         config.log = read_log(&env)?;
         Ok(config)
     }
@@ -120,8 +119,7 @@ impl Config {
         let policy = |text: &str| parse::cta_policy(text).map(Some);
         env.set("NCCL_CTA_POLICY", parse::CTA_POLICY, &mut self.cta_policy, policy)?;
         env.set("NCCL_CGA_CLUSTER_SIZE", parse::CLUSTER, &mut self.cluster_size, parse::cluster_size)?;
-        let symmetric = |text: &str| parse::flag(text).map(Some);
-        env.set("OXCCL_SYMMETRIC", parse::FLAG, &mut self.symmetric, symmetric)?;
+        env.set("OXCCL_SYMMETRIC", parse::FLAG, &mut self.symmetric, parse::some_flag)?;
         let kib = |text: &str| parse::tile_kib(text).map(Some);
         env.set("OXCCL_TILE_KIB", parse::TILE_KIB, &mut self.tile_kib, kib)?;
         env.set("NCCL_NTHREADS", parse::THREADS, &mut self.channels.threads, parse::threads)?;
@@ -178,7 +176,7 @@ fn read_log(env: &Source<'_>) -> Result<LogSettings, ConfigError> {
 /// The settings of GPUDirect RDMA, except its level.
 fn read_gdr(env: &Source<'_>) -> Result<GdrConfig, ConfigError> {
     let mut gdr = GdrConfig::default();
-    env.set("NCCL_NET_GDR_READ", parse::FLAG, &mut gdr.read, |text| parse::flag(text).map(Some))?;
+    env.set("NCCL_NET_GDR_READ", parse::FLAG, &mut gdr.read, parse::some_flag)?;
     env.set("NCCL_NET_GDR_C2C", parse::FLAG, &mut gdr.c2c, parse::flag)?;
     env.set("NCCL_DMABUF_ENABLE", parse::FLAG, &mut gdr.dma_buf, parse::flag)?;
     let (mut never, mut always) = (false, false);

@@ -325,9 +325,7 @@ impl<'a> Wiring<'a> {
             memory: self.memory,
         }
     }
-}
 
-impl Wiring<'_> {
     /// Gives the buffers that two ranks hand to and fro to connections that go both ways between them, in memory that both share.
     fn share_buffers(&mut self) {
         let is_used = self.wanted.ping_pong;

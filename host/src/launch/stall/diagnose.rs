@@ -39,14 +39,12 @@ impl Said {
 pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
     let own = said.get(me.index())?.last?;
     let during = own.during?;
-    let (waiter, rank) = match own.waits_for {
-        Some(first) => {
-            end_of_chain(first, said).map_or((me, first), |(before, rank)| (before.unwrap_or(me), rank))
-        }
-        None => (me, behind(me, during, said)?),
-    };
     let head = own.waits_for.and_then(|first| head_in_circle(first, said));
-    let (waiter, rank) = head.map_or((waiter, rank), |head| (head, head));
+    let (waiter, rank) = match (head, own.waits_for) {
+        (Some(head), _) => (head, head),
+        (None, Some(first)) => end_of_chain(me, first, said),
+        (None, None) => (me, behind(me, during, said)?),
+    };
     let waits_in =
         said[waiter.index()].last.and_then(|waiter| waiter.during.map(|during| (during, waiter.mark)));
     let (during, mark) = waits_in.unwrap_or((during, own.mark));
@@ -87,17 +85,18 @@ fn had_from(rank: Rank, said: &[Said]) -> Option<[u64; 2]> {
     with_it.map(|[sent, received]| [received, sent]).reduce(|all, one| [all[0] + one[0], all[1] + one[1]])
 }
 
-/// Follows who waits for whom from `first`, for which we wait: the last that waits, none if that is this rank, and the first that does not.
-/// None if they wait in a circle.
-fn end_of_chain(first: Rank, said: &[Said]) -> Option<(Option<Rank>, Rank)> {
-    let (mut waiter, mut rank) = (None, first);
+/// Follows who waits for whom from `me`, which waits for `first`: the last that waits, and the first that does not. If they wait in
+/// a circle, our neighbour.
+fn end_of_chain(me: Rank, first: Rank, said: &[Said]) -> (Rank, Rank) {
+    let (mut waiter, mut rank) = (me, first);
     for _ in 0..said.len() {
         match next_in_chain(rank, said) {
-            None => return Some((waiter, rank)),
-            Some(next) => (waiter, rank) = (Some(rank), next),
+            None => return (waiter, rank),
+            Some(next) if next == me => break,
+            Some(next) => (waiter, rank) = (rank, next),
         }
     }
-    None
+    (me, first)
 }
 
 fn next_in_chain(rank: Rank, said: &[Said]) -> Option<Rank> {
