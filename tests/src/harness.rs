@@ -74,7 +74,7 @@ impl Settings {
             net: NetConfig { name: Some("Socket".to_owned()), ..NetConfig::default() },
             // Also where it is not faster.
             cma: Cma::Permit,
-            ping_pong: Some(true),
+            ping_pong: true,
             ..Config::default()
         }
     }

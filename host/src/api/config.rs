@@ -115,8 +115,8 @@ pub struct Config {
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
     pub cma: Cma,
     /// Whether a CPU rank fills, for another of its host, the buffer in which that one's latest came in place of a slot of 2 KiB and more
-    /// (`OXCCL_PING_PONG`). `None`: not on Intel's processors.
-    pub ping_pong: Option<bool>,
+    /// (`OXCCL_PING_PONG`).
+    pub ping_pong: bool,
     /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host
     /// share processors.
     pub cma_min_bytes: Option<usize>,
@@ -173,7 +173,7 @@ impl Default for Config {
             slot_stores: SlotStores::default(),
             cma: Cma::default(),
             cma_min_bytes: None,
-            ping_pong: None,
+            ping_pong: true,
             custom: Vec::new(),
         }
     }

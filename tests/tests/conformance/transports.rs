@@ -106,7 +106,7 @@ fn streamed_slots() {
         let streamed = |_, config: &mut Config| {
             config.slot_stores = SlotStores::Streamed;
             // What goes in buffers goes through the caches.
-            config.ping_pong = Some(false);
+            config.ping_pong = false;
             // Long reductions of two ranks would not go through slots.
             config.cma = Cma::Off;
         };
@@ -161,7 +161,7 @@ fn lengths_at_which_messages_go_another_way() {
         let settings = Settings { transport: Some(transport), ..Settings::default() };
         let by_rank = |rank: u32, config: &mut Config| {
             config.cma = if rank < reads { Cma::Permit } else { Cma::Off };
-            config.ping_pong = Some(rank < uses);
+            config.ping_pong = rank < uses;
         };
         let mut world = World::with(nranks, settings, by_rank);
         for (k, count) in lengths.into_iter().enumerate() {

@@ -59,7 +59,7 @@ impl Config {
         env.set("OXCCL_CMA", parse::CMA, &mut config.cma, Cma::from_name)?;
         let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
-        env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, parse::some_flag)?;
+        env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, parse::flag)?;
         config.topology = topology::read(&env)?;
         config.read_transports(&env)?;
         config.read_channels(&env)?;

@@ -15,7 +15,6 @@ use crate::plan::{Collnet, Facts, Hosts, Lacks};
 use crate::transport::{TransportKind, processors_each, stream_layout};
 use crate::tuner::Tuner;
 use oxccl_device::conn::SendConn;
-use oxccl_device::gpu::cpu::reduce::ping_pong_pays;
 use oxccl_shared::abi::Rank;
 use oxccl_shared::algo::spec::Processor;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,7 +72,7 @@ impl Init for Cpu {
             ring_layout: config.ring_layout(),
             mesh_layout: config.mesh_layout(nranks),
             read_from_bytes: config.cma.is_on().then(|| [false, true].map(|is| config.cma_from_bytes(is))),
-            ping_pong: config.ping_pong.unwrap_or_else(ping_pong_pays),
+            ping_pong: config.ping_pong,
             by_need: config.runtime_connect,
         };
         config.cma.permit();

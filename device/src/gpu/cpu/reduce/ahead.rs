@@ -35,12 +35,6 @@ pub(crate) fn asking_pays() -> bool {
     cfg!(all(target_arch = "x86_64", not(miri))) && *PAYS.get_or_init(is_intel)
 }
 
-/// Whether lines that have just been read are the ones to store to (docs/measurements/2026-11-28-cpu-ping-pong.md). On Intel's processors not
-/// measured: there, slots that neither end has in its innermost caches are the faster ones.
-pub fn ping_pong_pays() -> bool {
-    !asking_pays()
-}
-
 /// Whether CPUID leaf 0 says `GenuineIntel`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[cold]
