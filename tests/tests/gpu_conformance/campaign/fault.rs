@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const WARN: Duration = Duration::from_secs(1);
 /// Long enough for a process to be stopped in it, over sockets.
 const LONG: u64 = 32_000_000;
+/// Long enough for a process that runs for 3 % of the time not to end it before the warn time.
+const LONG_IF_SLOW: u64 = 4 * LONG;
 
 /// One fault: what `rank` does instead of its part of the last of `calls`.
 #[derive(Debug)]
@@ -26,6 +28,11 @@ pub struct Fault {
     calls: Vec<String>,
     /// What carries the calls out, if not what the library chooses.
     forced: Option<(&'static str, &'static str)>,
+}
+
+/// Elements of an all-reduce in which something happens.
+fn long(what: What) -> u64 {
+    if what == What::Slow { LONG_IF_SLOW } else { LONG }
 }
 
 fn call(random: &mut Random) -> String {
@@ -46,7 +53,7 @@ impl Fault {
         let mut calls: Vec<String> = (0..=random.below(4)).map(|_| call(random)).collect();
         // Every rank waits for every other.
         let last = 1 + random.of(&[0, 300, 20_000, 400_000, 4_000_000]) + random.below(50);
-        calls.push(format!("all-reduce={}", if what.is_within() { LONG } else { last }));
+        calls.push(format!("all-reduce={}", if what.is_within() { long(what) } else { last }));
         let rank = random.below(u64::from(nranks)) as u32;
         let is_net = what.is_within() || random.below(4) == 0;
         Fault { what, is_net, nranks, rank, calls, forced: None }
@@ -152,6 +159,7 @@ impl Fault {
     /// Brings the fault about. Returns when.
     fn begin(&self, job: &mut Job) -> Instant {
         let guilty = self.rank as usize;
+        let step = format!("step all-reduce={}", long(self.what));
         match self.what {
             What::OtherCall | What::OtherSize => {
                 let steps: Vec<Instant> =
@@ -160,14 +168,13 @@ impl Fault {
             }
             What::StopWithin => {
                 for rank in &mut job.ranks {
-                    rank.line(&format!("step all-reduce={LONG}"), SOON);
+                    rank.line(&step, SOON);
                 }
                 std::thread::sleep(Duration::from_millis(15));
                 job.ranks[guilty].signal(Signal::STOP)
             }
             What::Slow => {
-                let begun =
-                    job.ranks.iter_mut().map(|rank| rank.line(&format!("step all-reduce={LONG}"), SOON).at);
+                let begun = job.ranks.iter_mut().map(|rank| rank.line(&step, SOON).at);
                 let since = begun.max().expect("there are ranks");
                 std::thread::sleep(Duration::from_millis(15));
                 since
