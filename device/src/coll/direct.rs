@@ -1,13 +1,14 @@
 //! Long messages between GPUs, straight into the receiver's buffer: one copy instead of two through slots, and nothing to do for the receiver.
 //!
-//! A sender that may reach its receiver's memory asks where the message goes (`oxccl_shared::abi::Ask`). Receivers answer always, so nothing
-//! about buffers has to be the same at both ends. The copy is that of symmetric kernels, from tile to tile (`crate::prims::bulk`).
+//! A sender that may reach its receiver's memory asks where the message goes (`oxccl_shared::abi::Answer`). Receivers answer always, so nothing
+//! about buffers has to be the same at both ends; who has a buffer that can be reached says so before it is asked. The copy is that of symmetric
+//! kernels, from tile to tile (`crate::prims::bulk`).
 //!
 //! ```text
 //! sender                                     receiver
-//! storer    asks, waits for the answer       first worker   answers
-//! all       a barrier: where to              all            a barrier: whether the message has come
 //! loader    loads tiles
+//! storer    asks, waits for the answer       first worker   answers, waits for the question
+//! all       a barrier: whether it goes so    all            a barrier: whether the message has come
 //! storer    stores them; all are complete;
 //!           publishes the message            first worker   (before its barrier) waits for it
 //! ```
@@ -35,24 +36,39 @@ pub unsafe fn send_part<B: BulkCopy>(
     message: &KernelMessage,
     part: Range<usize>,
 ) -> Result<bool, Stop> {
-    let conn = &conns.send[0];
-    let asked = if block.stores() { ask(block, conn, message.tag) } else { Ok(0) };
+    let (conn, src, len) = (&conns.send[0], message.buffer.wrapping_add(part.start), part.len());
+    // Wherever it goes: a loader that does not ask loads meanwhile what the tiles hold.
+    let ahead = len.min(block.tiles() as usize * block.tile_bytes());
+    let loaded_to = if block.loads() && !block.stores() { ahead } else { 0 };
+    // SAFETY: obligations 1 and 3.
+    let loaded = unsafe { push(block, src, None, 0..loaded_to) };
+    let asked = if block.stores() { ask(block, conn, message.tag) } else { loaded.map(|()| 0) };
     let to = asked.unwrap_or_default();
-    block.close(asked.map(drop))?;
-    if !any(block, to != 0) {
-        return Ok(false);
+    let is_direct = block.close(if block.stores() && to == 0 { Err(Stop) } else { asked.map(drop) }).is_ok();
+    if !is_direct {
+        let stopped = block.close(asked.map(drop));
+        if stopped.is_err() {
+            return end_tiles(block, stopped).map(|()| false);
+        }
     }
-    let (src, dst) = (message.buffer.wrapping_add(part.start), to as usize + part.start);
+    if is_direct && block.stores() {
+        conn.announce(arrival(message, &part));
+    }
+    let (dst, bytes) = match is_direct {
+        true => (Some(core::ptr::with_exposed_provenance_mut(to as usize + part.start)), loaded_to..len),
+        // What was loaded is dropped.
+        false => (None, loaded_to..if block.loads() { loaded_to } else { ahead }),
+    };
     // SAFETY: obligations 1 to 3; only the storer uses the address, which it has been told.
-    let moved = unsafe { push(block, src, core::ptr::with_exposed_provenance_mut(dst), part.len()) };
-    if block.stores() && moved.is_ok() {
+    let moved = unsafe { push(block, src, dst, bytes) };
+    if is_direct && block.stores() && moved.is_ok() {
         block.wait_stored();
         block.show_peers();
-        conn.publish(arrival(message, &part));
+        conn.publish_announced();
         conn.advance();
     }
     end_tiles(block, moved)?;
-    Ok(true)
+    Ok(is_direct)
 }
 
 /// Receives a part of a message, if the sender asks where to, and it can be told. Returns whether it did; otherwise the part comes by slots. All
@@ -68,8 +84,11 @@ pub fn receive_part<B: Block>(
     part: Range<usize>,
 ) -> Result<bool, Stop> {
     let came = if block.leads() { answer(block, &conns.recv[0], message, &part) } else { Ok(false) };
+    if block.close(if came == Ok(false) { Ok(()) } else { Err(Stop) }).is_ok() {
+        return Ok(false);
+    }
     block.close(came.map(drop))?;
-    Ok(any(block, came == Ok(true)))
+    Ok(true)
 }
 
 /// What is published when a part lies in the receiver's buffer.
@@ -84,16 +103,35 @@ fn ask<B: BulkCopy>(block: &B, conn: &SendConn, tag: u32) -> Result<u64, Stop> {
     wait_for(block, conn, || conn.poll_credit(Protocol::Simple, true).then_some(()))?;
     conn.publish(SlotHeader::ask(tag));
     conn.advance();
-    // Nothing follows the question before its answer, so drained means answered.
-    wait_for(block, conn, || conn.is_drained().then_some(()))?;
+    let address = wait_for(block, conn, || conn.answer(tag))?;
     // What the receiver has done with its buffer comes before our stores.
     block.see_peers();
-    Ok(conn.asked().address.load_relaxed())
+    Ok(address)
 }
 
-/// First worker: answers, if the sender asks, and waits for the message if it was told where to.
+/// First worker: says where to, waits for the question, and if it is asked, for the message.
 #[inline(always)]
 fn answer<B: Block>(
+    block: &B,
+    conn: &RecvConn,
+    message: &KernelMessage,
+    part: &Range<usize>,
+) -> Result<bool, Stop> {
+    if message.reached != 0 {
+        // The sender finds it there when it asks.
+        conn.answer(message.tag, message.reached);
+    }
+    let came = await_message(block, conn, message, part);
+    if message.reached != 0 {
+        // Nobody writes to a buffer that we do not wait for.
+        conn.take_back();
+    }
+    came
+}
+
+/// First worker: whether the message lies in the receiver's buffer.
+#[inline(always)]
+fn await_message<B: Block>(
     block: &B,
     conn: &RecvConn,
     message: &KernelMessage,
@@ -104,7 +142,9 @@ fn answer<B: Block>(
         // A slot, of this message or of another operation: who takes it looks.
         return Ok(false);
     }
-    conn.ask().address.store_relaxed(message.reached);
+    if message.reached == 0 {
+        conn.answer(message.tag, 0);
+    }
     conn.release();
     conn.advance();
     if message.reached == 0 {
@@ -119,20 +159,27 @@ fn answer<B: Block>(
     Ok(true)
 }
 
-/// Copies by the loader and the storer, tile by tile.
+/// Copies by the loader and the storer, tile by tile. Without a destination what is loaded is dropped.
 ///
 /// # Safety
 /// 1. `src` is readable, and `dst` is writable by the storer; both begin at multiples of 16 bytes. Tiles are open.
 #[inline(always)]
-unsafe fn push<B: BulkCopy>(block: &B, src: *const u8, dst: *mut u8, len_bytes: usize) -> Result<(), Stop> {
+unsafe fn push<B: BulkCopy>(
+    block: &B,
+    src: *const u8,
+    dst: Option<*mut u8>,
+    bytes: Range<usize>,
+) -> Result<(), Stop> {
     let operands = Operands { count: 1, pre: Pre::None, how: How::default() };
-    let mut at = 0;
-    while at < len_bytes {
-        let len = block.tile_bytes().min(len_bytes - at);
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let len = block.tile_bytes().min(bytes.end - at);
         let source = |_| (src.wrapping_add(at), false);
         let store = |tile: Tile, _: bool| {
-            // SAFETY: obligation 1; the tile is loaded.
-            unsafe { block.store(tile, dst.wrapping_add(at), len, false) };
+            if let Some(dst) = dst {
+                // SAFETY: obligation 1; the tile is loaded.
+                unsafe { block.store(tile, dst.wrapping_add(at), len, false) };
+            }
         };
         let no_slots = Conns { send: &[], recv: &[] };
         // SAFETY: obligation 1.
@@ -140,10 +187,4 @@ unsafe fn push<B: BulkCopy>(block: &B, src: *const u8, dst: *mut u8, len_bytes: 
         at += len;
     }
     Ok(())
-}
-
-/// A barrier of all threads of the block; whether one of them said so. Nobody stops here.
-#[inline(always)]
-fn any<B: Block>(block: &B, mine: bool) -> bool {
-    block.close(if mine { Err(Stop) } else { Ok(()) }).is_err()
 }

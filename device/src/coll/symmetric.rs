@@ -74,6 +74,15 @@ fn header(share: Share, elem_bytes: usize, tag: u32) -> SlotHeader {
     SlotHeader { tag, len_bytes: (share.count * elem_bytes) as u32 }
 }
 
+/// Who copies the block that a rank of an all-to-all sends to itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OwnBlock {
+    /// Each channel its part.
+    Here,
+    /// Other blocks: [`copy_own`].
+    Elsewhere,
+}
+
 /// The same by loads and stores of the threads, for functions that only move: sooner begun and ended than bulk copies, with more threads for
 /// the same speed, on buffers that begin anywhere.
 ///
@@ -90,31 +99,62 @@ pub unsafe fn run_by_threads<B: Words>(
     share: Share,
     elem_bytes: usize,
     tag: u32,
+    own: OwnBlock,
 ) -> Result<(), Stop> {
     let header = header(share, elem_bytes, tag);
     meeting(block, conns, header)?;
-    if block.works() {
-        // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
-        let (len_bytes, mut at) = (share.stretch_len() * elem_bytes, 0);
-        while at < len_bytes {
-            let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
-            for stretch in share.stretches() {
-                let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
-                // SAFETY: obligation 1: the piece is a part of the stretch; every rank has come, so its buffers are ready.
-                unsafe { copy_piece(block, buffers, stretch.writes, src_at, dst_at, len) };
-            }
-            at += len;
-        }
+    // SAFETY: obligation 1; every rank has come, so its buffers are ready.
+    unsafe {
+        copy(block, buffers, share, elem_bytes, |stretch| own == OwnBlock::Here || !share.is_own(stretch));
     }
     // What all threads have stored is before what the meeting says.
     block.close(Ok(()))?;
     meeting(block, conns, header)
 }
 
+/// Copies what this rank sends to itself: it concerns nobody else, so there is nobody to meet.
+///
+/// # Safety
+/// 1. This rank's buffers are as long as the function says, and readable and writable by this block.
+#[inline(always)]
+pub unsafe fn copy_own<B: Block>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
+    // SAFETY: obligation 1.
+    unsafe { copy(block, buffers, share, elem_bytes, |stretch| share.is_own(stretch)) };
+}
+
+/// Copies those of a share's stretches that are `wanted`.
+///
+/// # Safety
+/// 1. As [`run_by_threads`], between its meetings, of the buffers of the ranks that these concern.
+#[inline(always)]
+unsafe fn copy<B: Block>(
+    block: &B,
+    buffers: &Buffers,
+    share: Share,
+    elem_bytes: usize,
+    wanted: impl Fn(&Stretch) -> bool,
+) {
+    if !block.works() {
+        return;
+    }
+    // Where they begin takes divisions: once.
+    let (stretches, len_bytes, mut at) = (share.stretches(), share.stretch_len() * elem_bytes, 0);
+    // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
+    while at < len_bytes {
+        let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
+        for stretch in stretches.clone().filter(&wanted) {
+            let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
+            // SAFETY: obligation 1: the piece is a part of the stretch.
+            unsafe { copy_piece(block, buffers, stretch.writes, src_at, dst_at, len) };
+        }
+        at += len;
+    }
+}
+
 /// Copies a piece of this rank's input to the outputs that it belongs to, two at a time.
 ///
 /// # Safety
-/// 1. As [`run_by_threads`], between its meetings: the piece lies in this rank's input at `src_at`, and at `dst_at` in those outputs.
+/// 1. As [`copy`]: the piece lies in this rank's input at `src_at`, and at `dst_at` in those outputs.
 #[inline(always)]
 unsafe fn copy_piece<B: Block>(
     block: &B,
@@ -129,7 +169,7 @@ unsafe fn copy_piece<B: Block>(
     let to = |rank: Rank| buffers.of(rank).dst.wrapping_add(dst_at);
     if let Whose::One(rank) = writes {
         // SAFETY: obligation 1; nobody else writes there, and a block in place is not offered.
-        return unsafe { block.map_bulk(to(rank), core::ptr::null_mut(), from, len, How::default()) };
+        return unsafe { block.copy_bulk(to(rank), core::ptr::null_mut(), from, len) };
     }
     // From the next rank on, so that not all write to the same one; our own is the last.
     let mut ahead = 1;
@@ -139,7 +179,7 @@ unsafe fn copy_piece<B: Block>(
         let in_place = second.cast_const() == from;
         let second = if in_place { core::ptr::null_mut() } else { second };
         // SAFETY: obligation 1: outputs are apart, and our own is the input's place or apart from it.
-        unsafe { block.map_bulk(first, second, from, len, How::default()) };
+        unsafe { block.copy_bulk(first, second, from, len) };
         ahead += 2;
     }
 }

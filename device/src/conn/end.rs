@@ -7,7 +7,7 @@ use core::cell::Cell;
 use core::mem::offset_of;
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::Offer;
-use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotLine, Step};
+use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotLine, Step};
 use oxccl_shared::fifo::ConnWords;
 use oxccl_shared::proto;
 
@@ -79,14 +79,6 @@ pub(super) fn slot(end: &ConnEnd, protocol: Protocol, step: Step) -> *mut u8 {
         false => (end.counted, at(step.slot_of(protocol)) - at(0)),
     };
     base.cast_mut().wrapping_add(offset)
-}
-
-/// The question that a Simple slot may hold.
-#[inline(always)]
-pub(super) fn ask(end: &ConnEnd, step: Step) -> &Ask {
-    // SAFETY: the creator of the end promised that its slots are live; each is 128-byte aligned and larger than a question, whose
-    // word is valid whatever it holds.
-    unsafe { &*slot(end, Protocol::Simple, step).cast::<Ask>() }
 }
 
 /// The offer that a Simple slot may hold.

@@ -1,6 +1,6 @@
 //! The consumer's end.
 
-use super::end::{Counter, Spread, ask, load, slot, words};
+use super::end::{Counter, Spread, load, slot, words};
 #[cfg(feature = "cpu")]
 use super::end::{INVITED, offer};
 use crate::gpu::{Awaited, End, Wait};
@@ -9,7 +9,7 @@ use crate::remote::RemoteMemory;
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
-use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
+use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
 use oxccl_shared::fifo::{ConsumerCursor, NextLine};
@@ -235,10 +235,16 @@ impl RecvConn {
         self.counter.traffic.is_some()
     }
 
-    /// The question in the slot of the current step.
+    /// Answers the question that comes in the slot of the current step, or has: where the message goes, or 0.
     #[inline(always)]
-    pub(crate) fn ask(&self) -> &Ask {
-        ask(&self.end, self.step())
+    pub(crate) fn answer(&self, tag: u32, address: u64) {
+        words(&self.end).producer_side.answer.give(self.step(), tag, address);
+    }
+
+    /// Takes an answer back that was of use, or that nobody asked for.
+    #[inline(always)]
+    pub(crate) fn take_back(&self) {
+        words(&self.end).producer_side.answer.take_back();
     }
 
     /// The slot of the current step.

@@ -1,6 +1,6 @@
 //! The producer's end.
 
-use super::end::{Counter, Spread, ask, load, slot, words};
+use super::end::{Counter, Spread, load, slot, words};
 #[cfg(feature = "cpu")]
 use super::end::{INVITED, offer};
 use crate::distance::{Distance, SlotStores};
@@ -8,7 +8,7 @@ use crate::gpu::{Awaited, End, Wait};
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
 use core::cell::Cell;
-use oxccl_shared::abi::{Ask, ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
+use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
 use oxccl_shared::fifo::{Place, ProducerCursor};
@@ -240,6 +240,20 @@ impl SendConn {
         self.published.set(cursor.step());
     }
 
+    /// Poster: says what the oldest unpublished slot is going to hold (Simple, between GPUs).
+    #[inline(always)]
+    pub(crate) fn announce(&self, header: SlotHeader) {
+        ProducerCursor::at(self.published.get()).announce(words(&self.end), header);
+    }
+
+    /// Poster: publishes that slot.
+    #[inline(always)]
+    pub(crate) fn publish_announced(&self) {
+        let mut cursor = ProducerCursor::at(self.published.get());
+        cursor.publish_announced(words(&self.end));
+        self.published.set(cursor.step());
+    }
+
     #[inline(always)]
     fn publish_at(&self, cursor: &mut ProducerCursor, header: SlotHeader, place: Place) {
         match self.spread.is_on() {
@@ -321,10 +335,10 @@ impl SendConn {
         self.moved.get().is_drained(words(&self.end))
     }
 
-    /// The question in the slot before the current one.
+    /// The answer to the question in the slot before the current one, if it has come.
     #[inline(always)]
-    pub(crate) fn asked(&self) -> &Ask {
-        ask(&self.end, Step(self.step().0 - 1))
+    pub(crate) fn answer(&self, tag: u32) -> Option<u64> {
+        words(&self.end).producer_side.answer.get(Step(self.step().0 - 1), tag)
     }
 
     /// The slot of the current step.

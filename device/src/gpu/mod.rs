@@ -171,6 +171,16 @@ pub trait Block {
     /// 2. `dst` equals `src` or does not overlap it; `dst2` overlaps neither.
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How);
 
+    /// As [`Self::map_bulk`] of elements that are not transformed, for kernels that do little else: with as many bytes in flight as help.
+    ///
+    /// # Safety
+    /// 1. As [`Self::map_bulk`].
+    #[inline(always)]
+    unsafe fn copy_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: obligation 1.
+        unsafe { self.map_bulk(dst, dst2, src, len_bytes, How::default()) }
+    }
+
     /// `dst = op(a, b)` (and `dst2` unless null); `how.pre` applies to `b`.
     ///
     /// # Safety

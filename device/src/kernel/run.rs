@@ -395,7 +395,8 @@ pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, co
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
         let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
         let direct_blocks = launch.nchannels.min(direct_blocks_max(message.len_bytes));
-        let direct = if channel < direct_blocks { part_of(direct_blocks) } else { 0..0 };
+        let is_long = message.len_bytes >= ASK_MIN_BYTES;
+        let direct = if is_long && channel < direct_blocks { part_of(direct_blocks) } else { 0..0 };
         // SAFETY: obligation 1; parts begin at multiples of 16 bytes.
         if unsafe { run_message::<_, P>(&block, conns, message, (direct, part), has_tiles) }.is_err() {
             return;

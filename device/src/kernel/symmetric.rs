@@ -2,7 +2,7 @@
 
 use super::run::MESH_MAX;
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::symmetric::{Buffers, run, run_by_threads};
+use crate::coll::symmetric::{Buffers, OwnBlock, copy_own, run, run_by_threads};
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Awaited, Block, KernelMachine, Wait};
 use oxccl_shared::abi::{Func, RankBuffers, SlotHeader, SymmetricArgs};
@@ -31,6 +31,21 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
         true => unsafe { GpuBlock::<M, T, true>::reducing(machine, launch, coll) },
     };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
+    let share = Share {
+        func,
+        rank: launch.rank,
+        nranks: launch.nranks,
+        count: coll.cut.count as usize,
+        nchannels: launch.nchannels,
+        channel: index,
+        grain_elems: coll.cut.grain_elems as usize,
+    };
+    let buffers = Buffers { ranks, rank: launch.rank, nranks: launch.nranks };
+    if index >= launch.nchannels {
+        let own = Share { nchannels: args.own_blocks, channel: index - launch.nchannels, ..share };
+        // SAFETY: obligation 1.
+        return unsafe { copy_own(&block, &buffers, own, size_of::<T>()) };
+    }
     let extent = Extent { first: (index * launch.nconns) as usize, count: launch.nconns as usize };
     // SAFETY: obligations 1 and 2: the mesh has a connection each way to every other rank, at most so many.
     let conns = unsafe { SharedConns::<MESH_MAX>::load(block.machine(), place, launch, extent) };
@@ -44,21 +59,12 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
         }
         return;
     }
-    let share = Share {
-        func,
-        rank: launch.rank,
-        nranks: launch.nranks,
-        count: coll.cut.count as usize,
-        nchannels: launch.nchannels,
-        channel: index,
-        grain_elems: coll.cut.grain_elems as usize,
-    };
-    let buffers = Buffers { ranks, rank: launch.rank, nranks: launch.nranks };
+    let own = if args.own_blocks > 0 { OwnBlock::Elsewhere } else { OwnBlock::Here };
     let ran = match has_tiles {
         // SAFETY: obligation 1.
         true => unsafe { run(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },
         // SAFETY: obligation 1.
-        false => unsafe { run_by_threads(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },
+        false => unsafe { run_by_threads(&block, conns, &buffers, share, size_of::<T>(), coll.tag, own) },
     };
     // A communicator whose kernel stopped is not used again.
     if ran.is_ok() && block.leads() {

@@ -4,6 +4,7 @@ use super::arith::{Arith, is_float, mix, value};
 use super::block::{Odd, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
+use oxccl_device::coll::symmetric::OwnBlock;
 use oxccl_device::coll::{
     self, AtOnce, CollWork, Endpoints, HostEnds, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
 };
@@ -467,7 +468,12 @@ impl Side {
             true => unsafe { symmetric::run(block, conns, &buffers, share, work.elem_bytes(), work.tag) },
             // SAFETY: obligation 1.
             false => unsafe {
-                symmetric::run_by_threads(block, conns, &buffers, share, work.elem_bytes(), work.tag)
+                // By turns, so that both ways are tried: of an all-to-all another block copies what a rank sends to itself.
+                let own = if work.tag.is_multiple_of(2) { OwnBlock::Here } else { OwnBlock::Elsewhere };
+                if own == OwnBlock::Elsewhere {
+                    symmetric::copy_own(block, &buffers, share, work.elem_bytes());
+                }
+                symmetric::run_by_threads(block, conns, &buffers, share, work.elem_bytes(), work.tag, own)
             },
         }
     }

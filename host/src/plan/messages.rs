@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::{MessageClass, NET_MESSAGES};
-use oxccl_shared::abi::{ASK_MIN_BYTES, DIRECT_BLOCKS_MIN, KERNEL_MESSAGES_MAX, Protocol, Rank};
+use oxccl_shared::abi::{ASK_MIN_BYTES, KERNEL_MESSAGES_MAX, Protocol, Rank};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -84,17 +84,11 @@ pub fn message_connections(want: &MessageWant, facts: &Facts) -> (Protocol, u32)
     (facts.message_protocol_for(class_at(class, facts).0.protocol), channels_of(class, facts))
 }
 
-/// From this length on a message to a symmetric window goes straight there: the question costs a way there and back, some 4 us
-/// (docs/measurements/2026-11-28-direct-messages.md).
-const DIRECT_MIN_BYTES: u64 = 8 << 20;
-
 impl Facts {
     /// Whether the receiver of a message of so many bytes is asked where it goes, if it may have a symmetric window. Exchanges are not: bulk copies
     /// to all ranks at once were slower than slots (docs/measurements/2026-11-27-h200x4.md).
     pub fn asks(&self, len_bytes: u64, is_exchange: bool) -> bool {
-        let few_blocks = self.mesh_channels < DIRECT_BLOCKS_MIN;
-        let is_faster = !is_exchange && (few_blocks || len_bytes >= DIRECT_MIN_BYTES);
-        len_bytes >= ASK_MIN_BYTES && self.symmetric.unwrap_or(is_faster)
+        len_bytes >= ASK_MIN_BYTES && self.symmetric.unwrap_or(!is_exchange)
     }
 }
 
@@ -257,15 +251,13 @@ mod tests {
     #[test]
     fn long_messages_ask_where_they_go() {
         let free = facts(4, 1);
-        let few = Facts { mesh_channels: 8, ..free };
         let [always, never] = [true, false].map(|symmetric| Facts { symmetric: Some(symmetric), ..free });
         let asks = |len_bytes: u64, is_exchange: bool| {
-            [free, few, always, never].map(|facts| facts.asks(len_bytes, is_exchange))
+            [free, always, never].map(|facts| facts.asks(len_bytes, is_exchange))
         };
-        assert_eq!(asks(ASK_MIN_BYTES - 1, false), [false; 4], "receivers of these look for no question");
-        assert_eq!(asks(ASK_MIN_BYTES, false), [false, true, true, false]);
-        assert_eq!(asks(DIRECT_MIN_BYTES, false), [true, true, true, false]);
-        assert_eq!(asks(DIRECT_MIN_BYTES, true), [false, false, true, false], "exchanges are slower");
+        assert_eq!(asks(ASK_MIN_BYTES - 1, false), [false; 3], "receivers of these look for no question");
+        assert_eq!(asks(ASK_MIN_BYTES, false), [true, true, false]);
+        assert_eq!(asks(ASK_MIN_BYTES, true), [false, true, false], "exchanges are slower");
     }
 
     #[test]

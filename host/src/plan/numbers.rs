@@ -288,9 +288,10 @@ impl Tuning {
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 16 << 20),
             WindowRow::from(Func::ReduceScatter, 2, 16 << 20),
+            WindowRow::from(Func::AllGather, 2, 8 << 20),
             WindowRow::from(Func::AllGather, 3, 16 << 20),
             WindowRow::from(Func::AllGather, 8, 8 << 20),
-            WindowRow::from(Func::AllToAll, 2, 32 << 20),
+            WindowRow::from(Func::AllToAll, 2, 4 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };

@@ -24,6 +24,8 @@ pub struct SymmetricPlan {
     pub touched: [Option<Placement>; 2],
     /// Blocks, each with a channel of the mesh.
     pub channels: u32,
+    /// Blocks besides, which copy what a rank of an all-to-all sends to itself; 0: the others do.
+    pub own_blocks: u32,
     /// Threads of a block.
     pub threads: u32,
     /// Bytes of a tile; 0 where the threads copy.
@@ -47,13 +49,23 @@ const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
 /// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
-/// The most blocks that copy so.
-const COPYING_BLOCKS_MAX: u32 = 24;
+/// The most blocks that copy so. Two ranks gather as fast with 16, within 5 %.
+fn copying_blocks_max(func: Func, nranks: u32) -> u32 {
+    if func == Func::AllGather && nranks == 2 { 16 } else { 24 }
+}
 /// Blocks of a copy within a GPU beside messages of its length to all other ranks. A block copies 29 GB/s, and two ranks' message takes as
 /// long as 12 blocks do (docs/measurements/2026-11-27-copies.md). More ranks have longer.
 fn own_blocks(nranks: u32) -> u32 {
     if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 12 }
 }
+/// Blocks of an all-to-all that copy what a rank sends to itself. In the blocks that send to others these copies would take the time in
+/// which stores over NVLink are on their way. A block copies 42 GB/s, so 8 of them end with a message of the same length over NVLink; where
+/// there are few, those that send are the limit too.
+fn own_share(func: Func, blocks: u32, nranks: u32) -> u32 {
+    let peers = nranks - 1;
+    if func == Func::AllToAll { 8_u32.div_ceil(peers).min(blocks * 7 / (16 * peers)) } else { 0 }
+}
+
 /// Bytes of a tile. Three pieces and more fit a multiprocessor's memory, with a tile for each rank's operand; a piece costs 0.4 us however
 /// short it is, so tiles are as long as that allows (docs/measurements/2026-11-25-symmetric-kernels.md).
 fn tile_bytes(func: Func, nranks: u32) -> u32 {
@@ -191,7 +203,7 @@ impl Facts {
             && self.cta_policy == CtaPolicy::Default
             && call.buffer_bytes(self.nranks) < COPYING_MAX_BYTES;
         let (most, threads, tile_bytes) = if by_threads {
-            (COPYING_BLOCKS_MAX, COPYING_THREADS, 0)
+            (copying_blocks_max(call.func, self.nranks), COPYING_THREADS, 0)
         } else {
             let threads = if reduces { REDUCING_THREADS } else { MOVING_THREADS };
             let most = blocks_max(call.func, self.nranks, self.cta_policy);
@@ -203,11 +215,14 @@ impl Facts {
         };
         let by_size = moved_bytes.div_ceil(BLOCK_BYTES).clamp(1, u64::from(most)) as u32;
         let connected = self.mesh_channels.min(self.blocks_max).max(1);
+        let blocks = self.limits.apply(by_size).min(connected);
+        let own_blocks = if by_threads { own_share(call.func, blocks, self.nranks) } else { 0 };
         SymmetricPlan {
             func: call.func,
             dtype,
             touched,
-            channels: self.limits.apply(by_size).min(connected),
+            channels: blocks - own_blocks,
+            own_blocks,
             threads,
             tile_bytes,
             count,
@@ -222,6 +237,7 @@ impl Facts {
             dtype: None,
             touched: [None; 2],
             channels: own_blocks(self.nranks).min(self.limits.max.unwrap_or(u32::MAX)),
+            own_blocks: 0,
             threads: COPYING_THREADS,
             tile_bytes: 0,
             count: len_bytes,
@@ -350,12 +366,23 @@ mod tests {
         let two = facts(2, 90, Forced::default());
         for func in [Func::AllGather, Func::AllToAll] {
             let copied = plan(&two, func, 16 << 20);
-            assert_eq!((copied.tile_bytes, copied.threads, copied.channels), (0, 512, 24), "{func}");
+            let blocks = if func == Func::AllGather { (16, 0) } else { (16, 8) };
+            assert_eq!((copied.tile_bytes, copied.threads), (0, 512), "{func}");
+            assert_eq!((copied.channels, copied.own_blocks), blocks, "{func}");
             assert_ne!(plan(&two, func, 256 << 20).tile_bytes, 0, "{func}: long ones go by bulk copies");
             let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
             assert_ne!(plan(&few, func, 16 << 20).tile_bytes, 0, "{func}: fewer blocks do with bulk copies");
         }
         assert_ne!(plan(&two, Func::ReduceScatter, 16 << 20).tile_bytes, 0, "there is something to combine");
+    }
+
+    #[test]
+    fn some_blocks_copy_what_a_rank_sends_to_itself() {
+        let own = |nranks: u32| [1, 2, 4, 8, 16, 24].map(|blocks| own_share(Func::AllToAll, blocks, nranks));
+        assert_eq!(own(2), [0, 0, 1, 3, 7, 8]);
+        assert_eq!(own(4), [0, 0, 0, 1, 2, 3]);
+        assert_eq!(own(8), [0, 0, 0, 0, 1, 1]);
+        assert_eq!(own_share(Func::AllGather, 24, 2), 0, "what is sent to others is what is kept");
     }
 
     #[test]

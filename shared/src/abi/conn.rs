@@ -1,7 +1,7 @@
 //! The memory of one connection: from one producer rank to one consumer rank over one channel.
 //!
 //! ```text
-//! offset 0                     ConnControl (11 lines of 128 bytes)
+//! offset 0                     ConnControl (12 lines of 128 bytes)
 //! ConnLayout::ll_offset        LL     8 slots of ll_slot_bytes
 //! ConnLayout::ll128_offset     LL128  4 slots of ll128_slot_bytes
 //! ConnLayout::simple_offset    Simple 8 slots of simple_slot_bytes
@@ -13,7 +13,7 @@
 //! Simple slots may be elsewhere, contiguous from another address ([`ConnEnd::counted`]): where the other end of the
 //! connection is a NIC with GPUDirect RDMA, while control words and lines belong to the proxy.
 
-use super::Protocol;
+use super::{Answer, Protocol};
 use crate::fifo::STEPS;
 use crate::sync::{Line128, Sys, Word};
 
@@ -54,6 +54,8 @@ pub struct ConnControl {
     pub headers: Line128<[Word<u64, Sys>; STEPS]>,
     /// The same of each Simple slot in one line, in place of `tail` and `headers`, where both ends are processors. Writer: the producer.
     pub lines: [SlotLine; STEPS],
+    /// Where a long message goes, between GPUs. Writer: the consumer.
+    pub answer: Line128<Answer>,
 }
 
 /// All that announces a Simple slot between processors, and a short message itself: of up to 48 bytes one line of a cache travels instead
@@ -147,11 +149,12 @@ const _: () = {
     use core::mem::{align_of, offset_of, size_of};
     assert!(size_of::<SlotHeader>() == 8 && align_of::<SlotHeader>() == 4);
     assert!(offset_of!(SlotHeader, tag) == 0 && offset_of!(SlotHeader, len_bytes) == 4);
-    assert!(size_of::<ConnControl>() == 1408 && align_of::<ConnControl>() == 128);
+    assert!(size_of::<ConnControl>() == 1536 && align_of::<ConnControl>() == 128);
     assert!(offset_of!(ConnControl, tail) == 0);
     assert!(offset_of!(ConnControl, head) == 128);
     assert!(offset_of!(ConnControl, headers) == 256);
     assert!(offset_of!(ConnControl, lines) == 384);
+    assert!(offset_of!(ConnControl, answer) == 1408);
     assert!(size_of::<SlotLine>() == 128 && align_of::<SlotLine>() == 128);
     assert!(offset_of!(SlotLine, tail) == 0);
     assert!(offset_of!(SlotLine, header) == 8);

@@ -2,10 +2,11 @@
 //! layouts would read each other's fields at wrong offsets.
 
 use super::fnv1a;
+use super::kernel::{DIRECT_BLOCKS, DIRECT_BLOCKS_LONG, DIRECT_LONG_BYTES};
 use super::{
-    ASK_MIN_BYTES, Ask, CollArgs, ConnControl, ConnEnd, ConnLayout, DIRECT_BLOCKS_MIN,
-    KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop,
-    KernelTree, MessageArgs, RankBuffers, SlotHeader, SlotLine, SymmetricArgs,
+    ASK_MIN_BYTES, Answer, CollArgs, ConnControl, ConnEnd, ConnLayout, KERNEL_MESSAGE_GRAIN_BYTES,
+    KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop, KernelTree, MessageArgs, RankBuffers,
+    SlotHeader, SlotLine, SymmetricArgs,
 };
 use crate::algo::chunk::ChannelCut;
 use crate::fifo::{ConsumerCursor, ProducerCursor};
@@ -13,7 +14,7 @@ use crate::reduce::OpArg;
 use core::mem::{align_of, offset_of, size_of};
 
 /// Raise it when the meaning of a field changes and its layout does not, or what the host expects kernels to do.
-const REVISION: usize = 5;
+const REVISION: usize = 6;
 
 /// The layout: size, alignment and field offsets of each type.
 macro_rules! layouts {
@@ -24,9 +25,9 @@ macro_rules! layouts {
 
 const LAYOUTS: &[usize] = layouts! {
     SlotHeader { tag, len_bytes },
-    ConnControl { tail, head, headers, lines },
+    ConnControl { tail, head, headers, lines, answer },
     SlotLine { tail, header, payload },
-    Ask { address },
+    Answer { low, high, tag },
     ConnLayout { ll_slot_bytes, ll128_slot_bytes, simple_slot_bytes },
     ConnEnd { producer_side, consumer_side, counted, layout, peer },
     ProducerCursor {},
@@ -42,13 +43,19 @@ const LAYOUTS: &[usize] = layouts! {
     KernelMessage { buffer, len_bytes, reached, conn, flags, tag, lane },
     MessageArgs { launch, messages },
     RankBuffers { src, dst },
-    SymmetricArgs { launch, coll, ranks },
+    SymmetricArgs { launch, coll, ranks, own_blocks },
     KernelMonitor { abort, timeout_ns, stopped, stands },
     KernelStop { reason },
 };
 
 /// What kernels and the host must take for the same besides.
-const NUMBERS: &[usize] = &[ASK_MIN_BYTES as usize, DIRECT_BLOCKS_MIN as usize, KERNEL_MESSAGE_GRAIN_BYTES];
+const NUMBERS: &[usize] = &[
+    ASK_MIN_BYTES as usize,
+    DIRECT_LONG_BYTES as usize,
+    DIRECT_BLOCKS as usize,
+    DIRECT_BLOCKS_LONG as usize,
+    KERNEL_MESSAGE_GRAIN_BYTES,
+];
 
 /// The digest (64-bit FNV-1a). A bundle of kernels carries the digest of its build; the library refuses a bundle with
 /// another one.

@@ -94,11 +94,13 @@ pub const KERNEL_MESSAGE_GRAIN_BYTES: usize = 4096;
 /// Among so many blocks at most is a message of so many bytes divided that goes straight into the receiver's buffer; those of further channels end
 /// early. Twelve carry 358 GB/s and sixteen 365 (docs/measurements/2026-11-28-direct-messages.md), of which the shorter ones see little.
 pub const fn direct_blocks_max(len_bytes: u64) -> u32 {
-    if len_bytes < 512 << 20 { DIRECT_BLOCKS_MIN } else { 16 }
+    if len_bytes < DIRECT_LONG_BYTES { DIRECT_BLOCKS } else { DIRECT_BLOCKS_LONG }
 }
 
-/// What [`direct_blocks_max`] is for the shortest.
-pub const DIRECT_BLOCKS_MIN: u32 = 12;
+/// See [`direct_blocks_max`].
+pub(super) const DIRECT_LONG_BYTES: u64 = 512 << 20;
+pub(super) const DIRECT_BLOCKS: u32 = 12;
+pub(super) const DIRECT_BLOCKS_LONG: u32 = 16;
 
 /// A channel's position in its tree. Its connections are those of its children, in reduction order, then its
 /// parent's. A chain is a tree of one child at most, whose head has the network that reduces in its parent's place.
@@ -189,6 +191,8 @@ pub struct SymmetricArgs {
     pub coll: KernelColl,
     /// By rank; ours is what `coll` says.
     pub ranks: [RankBuffers; symmetric::RANKS_MAX],
+    /// Blocks behind those of the launch's channels that copy what a rank sends to itself; 0: the channels' blocks do.
+    pub own_blocks: u32,
 }
 
 /// Most messages of one launch: the arguments of a kernel are limited to 4 KiB.
@@ -309,7 +313,7 @@ const _: () = {
     assert!(size_of::<KernelLaunch>() == 88 && align_of::<KernelLaunch>() == 8);
     assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);
     assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
-    assert!(size_of::<SymmetricArgs>() == 320 && offset_of!(SymmetricArgs, ranks) == 192);
+    assert!(size_of::<SymmetricArgs>() == 328 && offset_of!(SymmetricArgs, ranks) == 192);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(
         size_of::<KernelMonitor>() == 384 + 32 * KERNEL_STANDS_MAX

@@ -16,17 +16,17 @@ mod kernel;
 #[cfg(not(loom))]
 mod digest;
 
-pub use ask::{ASK_MIN_BYTES, Ask};
+pub use ask::{ASK_MIN_BYTES, Answer};
 pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader, SlotLine};
 #[cfg(not(loom))]
 pub use digest::ABI_DIGEST;
 pub use func::{Buffers, Extent};
 pub use ids::{ChannelId, Rank, Step};
 pub use kernel::{
-    CollArgs, DIRECT_BLOCKS_MIN, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST,
-    KERNEL_PRE, KERNEL_TILES_AT, KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor,
-    KernelStop, KernelTree, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES, MessageArgs, RankBuffers, StopCause,
-    Stopped, SymmetricArgs, direct_blocks_max,
+    CollArgs, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KERNEL_MESSAGES_MAX, KERNEL_POST, KERNEL_PRE,
+    KERNEL_TILES_AT, KERNEL_TILES_MAX, KernelColl, KernelLaunch, KernelMessage, KernelMonitor, KernelStop,
+    KernelTree, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES, MessageArgs, RankBuffers, StopCause, Stopped,
+    SymmetricArgs, direct_blocks_max,
 };
 pub use offer::{Offer, OfferReply};
 pub use stand::{KERNEL_STANDS_MAX, KernelStand, KernelWait, Stands};

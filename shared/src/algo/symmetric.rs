@@ -74,7 +74,7 @@ pub struct Share {
 impl Share {
     /// What the channel moves, in order. A stretch may be empty.
     #[inline(always)]
-    pub fn stretches(self) -> impl Iterator<Item = Stretch> {
+    pub fn stretches(self) -> impl Iterator<Item = Stretch> + Clone {
         let Share { func, rank, nranks, count, .. } = self;
         let part = self.part();
         let times = if func == Func::AllToAll { nranks } else { 1 };
@@ -95,6 +95,12 @@ impl Share {
                 _ => Stretch { reads: Whose::All, src: part.start, writes: Whose::All, dst: part.start, len },
             }
         })
+    }
+
+    /// Whether it moves what this rank sends to itself.
+    #[inline(always)]
+    pub fn is_own(&self, stretch: &Stretch) -> bool {
+        stretch.writes == Whose::One(self.rank) && stretch.reads == stretch.writes
     }
 
     /// Elements of each stretch: all are equally long.

@@ -4,6 +4,7 @@
 //! user's thread to a proxy.
 //! Never: payload formats (that is `proto`); blocking: every method returns at once.
 
+mod answer;
 mod credit;
 mod step;
 mod order;

@@ -118,7 +118,19 @@ impl ProducerCursor {
     /// Publishes the filled slot with its header (Simple).
     #[inline]
     pub fn publish(&mut self, words: ConnWords<'_>, header: SlotHeader) {
+        self.announce(words, header);
+        self.publish_announced(words);
+    }
+
+    /// Says what the slot is going to hold. Nobody looks before it is published.
+    #[inline]
+    pub fn announce(&self, words: ConnWords<'_>, header: SlotHeader) {
         words.consumer_side.headers[self.step.slot()].store_relaxed(header.to_word());
+    }
+
+    /// Publishes the filled slot, which [`Self::announce`] has given its header: over a link, a release behind it takes a way there and back.
+    #[inline]
+    pub fn publish_announced(&mut self, words: ConnWords<'_>) {
         self.step = self.step.next();
         // RELEASE pairs with ACQUIRE in ConsumerCursor::poll: a reader that sees this tail sees header and payload.
         words.consumer_side.tail.store_release(self.step.0);

@@ -31,7 +31,7 @@ pub unsafe fn map<M: KernelMachine, T: Element>(
     let (src, outputs) = (src.addr(), [dst.addr(), dst2.addr()]);
     match (variant.pre, variant.post) {
         // SAFETY: obligation 1 in every arm.
-        (false, false) => unsafe { copy::<M>(share, outputs[0], outputs[1], src, len_bytes) },
+        (false, false) => unsafe { copy::<M, PACKS>(share, outputs[0], outputs[1], src, len_bytes) },
         // SAFETY: as above.
         (true, _) => unsafe {
             transform::<M, T, true>(share, outputs[0], outputs[1], src, len_bytes, arg.scalar_bits)
@@ -43,15 +43,40 @@ pub unsafe fn map<M: KernelMachine, T: Element>(
     }
 }
 
+/// Packs in flight of a thread in a loop that is called for each slice.
+const PACKS: usize = 4;
+/// The same in a kernel that copies and does little else.
+const PACKS_FAR: usize = 8;
+
+/// # Safety
+/// 1. As [`crate::gpu::Block::copy_bulk`].
+#[inline(always)]
+pub unsafe fn copy_far<M: KernelMachine>(
+    share: Share,
+    dst: *mut u8,
+    dst2: *mut u8,
+    src: *const u8,
+    len_bytes: usize,
+) {
+    // SAFETY: obligation 1.
+    unsafe { copy::<M, PACKS_FAR>(share, dst.addr(), dst2.addr(), src.addr(), len_bytes) }
+}
+
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(never)]
-unsafe fn copy<M: KernelMachine>(share: Share, dst: usize, dst2: usize, src: usize, len_bytes: usize) {
+unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize>(
+    share: Share,
+    dst: usize,
+    dst2: usize,
+    src: usize,
+    len_bytes: usize,
+) {
     let places = Places { operands: [src], outputs: [dst, dst2], len_bytes };
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 1>(share, places, |[pack]| pack);
+            packs::<M, 1, IN_FLIGHT>(share, places, |[pack]| pack);
             units::<M, u8, 1, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 16>(share, places, 0, |[unit]| unit);
@@ -82,7 +107,7 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
     // SAFETY: obligation 1.
     unsafe {
         if is_aligned {
-            packs::<M, 1>(share, places, |[pack]| pack.map(&word));
+            packs::<M, 1, PACKS>(share, places, |[pack]| pack.map(&word));
         }
         let done = whole_packs(len_bytes);
         let rest = |[x]: [T; 1]| T::from_low_bits(word(x.to_low_bits()));
@@ -138,7 +163,7 @@ unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 2>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
+            packs::<M, 2, PACKS>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
             units::<M, T, 2, 1>(share, places, done, element);
         } else if size_of::<T>() <= UNIT_BYTES
             && places.is_aligned(UNIT_BYTES)

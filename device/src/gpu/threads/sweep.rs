@@ -75,7 +75,7 @@ fn bytes_left(at: usize, end: usize) -> u32 {
     (end - at).min(ENOUGH) as u32
 }
 
-/// Runs `pack` on all whole packs: a warp takes four rows of 512 bytes that follow each other, then comes the block's next
+/// Runs `pack` on all whole packs: a warp takes some rows of 512 bytes that follow each other, then comes the block's next
 /// turn. All of a thread's packs are loaded before any is used.
 ///
 /// # Safety
@@ -83,12 +83,11 @@ fn bytes_left(at: usize, end: usize) -> u32 {
 /// 2. All addresses are aligned to packs.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
-pub unsafe fn packs<M: KernelMachine, const N: usize>(
+pub unsafe fn packs<M: KernelMachine, const N: usize, const COUNT: usize>(
     share: Share,
     places: Places<N>,
     pack: impl Fn([Pack; N]) -> Pack,
 ) {
-    const COUNT: usize = 4;
     let row = M::WARP_THREADS as usize * PACK_BYTES;
     let end = whole_packs(places.len_bytes);
     let (mut at, turn) = turns::<M>(share, PACK_BYTES, COUNT);

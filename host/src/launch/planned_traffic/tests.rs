@@ -51,6 +51,7 @@ fn symmetric_kernels_move_what_their_functions_must() {
             dtype,
             touched: [None; 2],
             channels: 8,
+            own_blocks: 0,
             threads: 320,
             tile_bytes: 8192,
             count,

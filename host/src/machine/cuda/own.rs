@@ -71,7 +71,7 @@ impl Cuda {
         let alone = KernelLaunch { nconns: 0, rank: Rank(0), nranks: 1, ..alone };
         let mut ranks = [RankBuffers::NONE; RANKS_MAX];
         ranks[0] = RankBuffers { src: from, dst: to };
-        let mut args = SymmetricArgs { launch: alone, coll, ranks };
+        let mut args = SymmetricArgs { launch: alone, coll, ranks, own_blocks: 0 };
         let mut params = [(&raw mut args).cast::<c_void>()];
         let shape = self.parts.clusters.shape(copier.sm(), plan.channels, plan.threads, Tiles::default());
         // SAFETY: the entry takes one `SymmetricArgs`; the buffers are valid by obligation 1, the monitor as for every kernel.

@@ -48,11 +48,12 @@ impl Cuda {
         let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
-        let mut args = SymmetricArgs { launch, coll, ranks: self.buffers(&coll, plan) };
+        let (ranks, own_blocks) = (self.buffers(&coll, plan), plan.own_blocks);
+        let mut args = SymmetricArgs { launch, coll, ranks, own_blocks };
         let clusters = self.parts.clusters;
         let function = self.function(plan.kernel(), plan.threads)?;
         let mut params = [(&raw mut args).cast::<c_void>()];
-        let shape = clusters.shape(function.sm(), plan.channels, plan.threads, tiles);
+        let shape = clusters.shape(function.sm(), plan.channels + own_blocks, plan.threads, tiles);
         // SAFETY: the entry takes one `SymmetricArgs`; this rank's buffers are valid by obligation 1, the other ranks' while those are in
         // the same call, which the kernel's meetings see to; lists and monitor as for every kernel.
         let launched = unsafe { function.launch(shape, stream, &mut params) };
