@@ -71,6 +71,34 @@ fn polled(consumer: &mut oxccl_shared::fifo::StepConsumer<'_>) -> SlotHeader {
     }
 }
 
+/// The consumer cannot be reached, and then its next message can: the one answer is not taken for the other.
+#[test]
+fn a_message_in_slots_and_the_next_one_straight() {
+    loom::model(|| {
+        with_shared(ConnControl::default(), |control| {
+            let consumer = thread::spawn(move || {
+                let (_, mut consumer) = split(control);
+                assert_eq!(polled(&mut consumer), SlotHeader::ask(TAG));
+                control.answer.give(Step(0), TAG, 0);
+                consumer.release();
+                control.answer.give(Step(1), TAG, ADDRESS);
+                assert_eq!(polled(&mut consumer), SlotHeader::ask(TAG));
+                control.answer.take_back();
+            });
+            let (mut producer, _) = split(control);
+            producer.publish(SlotHeader::ask(TAG));
+            // What stands there for the next step may have come already: the consumer does not wait for us here, as it does for a slot.
+            let first = control.answer.get(Step(0), TAG);
+            assert!(first.is_none_or(|address| address == 0));
+            let second = control.answer.get(Step(1), TAG);
+            assert!(second.is_none_or(|address| address == ADDRESS));
+            producer.publish(SlotHeader::ask(TAG));
+            consumer.join().unwrap();
+            assert_eq!(control.answer.get(Step(1), TAG), None, "it was taken back");
+        });
+    });
+}
+
 #[test]
 fn an_answer_before_the_question() {
     a_message_goes_where_the_answer_says(true);

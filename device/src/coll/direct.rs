@@ -37,13 +37,14 @@ pub unsafe fn send_part<B: BulkCopy>(
     part: Range<usize>,
 ) -> Result<bool, Stop> {
     let (conn, src, len) = (&conns.send[0], message.buffer.wrapping_add(part.start), part.len());
-    // Wherever it goes: a loader that does not ask loads meanwhile what the tiles hold.
+    // Wherever it goes: a loader that does not ask itself loads meanwhile what the tiles hold.
     let ahead = len.min(block.tiles() as usize * block.tile_bytes());
     let loaded_to = if block.loads() && !block.stores() { ahead } else { 0 };
     // SAFETY: obligations 1 and 3.
     let loaded = unsafe { push(block, src, None, 0..loaded_to) };
     let asked = if block.stores() { ask(block, conn, message.tag) } else { loaded.map(|()| 0) };
     let to = asked.unwrap_or_default();
+    // Of three outcomes the usual one costs one barrier: where to; else a second one tells slots from a stop.
     let is_direct = block.close(if block.stores() && to == 0 { Err(Stop) } else { asked.map(drop) }).is_ok();
     if !is_direct {
         let stopped = block.close(asked.map(drop));
@@ -52,6 +53,7 @@ pub unsafe fn send_part<B: BulkCopy>(
         }
     }
     if is_direct && block.stores() {
+        // Now, so that it has arrived long before the release behind it.
         conn.announce(arrival(message, &part));
     }
     let (dst, bytes) = match is_direct {
@@ -83,7 +85,8 @@ pub fn receive_part<B: Block>(
     message: &KernelMessage,
     part: Range<usize>,
 ) -> Result<bool, Stop> {
-    let came = if block.leads() { answer(block, &conns.recv[0], message, &part) } else { Ok(false) };
+    let came = if block.leads() { answer_and_wait(block, &conns.recv[0], message, &part) } else { Ok(false) };
+    // As above: here slots are the usual outcome of short waits.
     if block.close(if came == Ok(false) { Ok(()) } else { Err(Stop) }).is_ok() {
         return Ok(false);
     }
@@ -103,7 +106,7 @@ fn ask<B: BulkCopy>(block: &B, conn: &SendConn, tag: u32) -> Result<u64, Stop> {
     wait_for(block, conn, || conn.poll_credit(Protocol::Simple, true).then_some(()))?;
     conn.publish(SlotHeader::ask(tag));
     conn.advance();
-    let address = wait_for(block, conn, || conn.answer(tag))?;
+    let address = wait_for(block, conn, || conn.poll_answer(tag))?;
     // What the receiver has done with its buffer comes before our stores.
     block.see_peers();
     Ok(address)
@@ -111,7 +114,7 @@ fn ask<B: BulkCopy>(block: &B, conn: &SendConn, tag: u32) -> Result<u64, Stop> {
 
 /// First worker: says where to, waits for the question, and if it is asked, for the message.
 #[inline(always)]
-fn answer<B: Block>(
+fn answer_and_wait<B: Block>(
     block: &B,
     conn: &RecvConn,
     message: &KernelMessage,
@@ -119,12 +122,12 @@ fn answer<B: Block>(
 ) -> Result<bool, Stop> {
     if message.reached != 0 {
         // The sender finds it there when it asks.
-        conn.answer(message.tag, message.reached);
+        conn.give_answer(message.tag, message.reached);
     }
     let came = await_message(block, conn, message, part);
     if message.reached != 0 {
-        // Nobody writes to a buffer that we do not wait for.
-        conn.take_back();
+        // Who comes later must not write to a buffer that we do not wait for.
+        conn.take_answer_back();
     }
     came
 }
@@ -143,7 +146,7 @@ fn await_message<B: Block>(
         return Ok(false);
     }
     if message.reached == 0 {
-        conn.answer(message.tag, 0);
+        conn.give_answer(message.tag, 0);
     }
     conn.release();
     conn.advance();

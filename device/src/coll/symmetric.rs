@@ -74,10 +74,10 @@ fn header(share: Share, elem_bytes: usize, tag: u32) -> SlotHeader {
     SlotHeader { tag, len_bytes: (share.count * elem_bytes) as u32 }
 }
 
-/// Who copies the block that a rank of an all-to-all sends to itself.
+/// Who copies what a rank of an all-to-all sends to itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum OwnBlock {
-    /// Each channel its part.
+pub enum OwnPart {
+    /// The blocks of the channels, each its part.
     Here,
     /// Other blocks: [`copy_own`].
     Elsewhere,
@@ -99,13 +99,13 @@ pub unsafe fn run_by_threads<B: Words>(
     share: Share,
     elem_bytes: usize,
     tag: u32,
-    own: OwnBlock,
+    own: OwnPart,
 ) -> Result<(), Stop> {
     let header = header(share, elem_bytes, tag);
     meeting(block, conns, header)?;
     // SAFETY: obligation 1; every rank has come, so its buffers are ready.
     unsafe {
-        copy(block, buffers, share, elem_bytes, |stretch| own == OwnBlock::Here || !share.is_own(stretch));
+        copy(block, buffers, share, elem_bytes, |stretch| own == OwnPart::Here || !share.is_own(stretch));
     }
     // What all threads have stored is before what the meeting says.
     block.close(Ok(()))?;

@@ -237,13 +237,13 @@ impl RecvConn {
 
     /// Answers the question that comes in the slot of the current step, or has: where the message goes, or 0.
     #[inline(always)]
-    pub(crate) fn answer(&self, tag: u32, address: u64) {
+    pub(crate) fn give_answer(&self, tag: u32, address: u64) {
         words(&self.end).producer_side.answer.give(self.step(), tag, address);
     }
 
-    /// Takes an answer back that was of use, or that nobody asked for.
+    /// Takes back an answer that was of use, or that nobody asked for.
     #[inline(always)]
-    pub(crate) fn take_back(&self) {
+    pub(crate) fn take_answer_back(&self) {
         words(&self.end).producer_side.answer.take_back();
     }
 

@@ -337,7 +337,7 @@ impl SendConn {
 
     /// The answer to the question in the slot before the current one, if it has come.
     #[inline(always)]
-    pub(crate) fn answer(&self, tag: u32) -> Option<u64> {
+    pub(crate) fn poll_answer(&self, tag: u32) -> Option<u64> {
         words(&self.end).producer_side.answer.get(Step(self.step().0 - 1), tag)
     }
 

@@ -2,7 +2,7 @@
 
 use super::run::MESH_MAX;
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::symmetric::{Buffers, OwnBlock, copy_own, run, run_by_threads};
+use crate::coll::symmetric::{Buffers, OwnPart, copy_own, run, run_by_threads};
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Awaited, Block, KernelMachine, Wait};
 use oxccl_shared::abi::{Func, RankBuffers, SlotHeader, SymmetricArgs};
@@ -59,7 +59,7 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
         }
         return;
     }
-    let own = if args.own_blocks > 0 { OwnBlock::Elsewhere } else { OwnBlock::Here };
+    let own = if args.own_blocks > 0 { OwnPart::Elsewhere } else { OwnPart::Here };
     let ran = match has_tiles {
         // SAFETY: obligation 1.
         true => unsafe { run(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },

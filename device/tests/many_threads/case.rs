@@ -4,7 +4,7 @@ use super::arith::{Arith, is_float, mix, value};
 use super::block::{Odd, Shape};
 use super::buffer::Buffer;
 use super::world::{Ended, Job, LAYOUT, Shared, World};
-use oxccl_device::coll::symmetric::OwnBlock;
+use oxccl_device::coll::symmetric::OwnPart;
 use oxccl_device::coll::{
     self, AtOnce, CollWork, Endpoints, HostEnds, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
 };
@@ -469,8 +469,8 @@ impl Side {
             // SAFETY: obligation 1.
             false => unsafe {
                 // By turns, so that both ways are tried: of an all-to-all another block copies what a rank sends to itself.
-                let own = if work.tag.is_multiple_of(2) { OwnBlock::Here } else { OwnBlock::Elsewhere };
-                if own == OwnBlock::Elsewhere {
+                let own = if work.tag.is_multiple_of(2) { OwnPart::Here } else { OwnPart::Elsewhere };
+                if own == OwnPart::Elsewhere {
                     symmetric::copy_own(block, &buffers, share, work.elem_bytes());
                 }
                 symmetric::run_by_threads(block, conns, &buffers, share, work.elem_bytes(), work.tag, own)

@@ -1,7 +1,7 @@
 //! Sends and receives as kernels run them: a block for each end of each message.
 
 use super::arith::{Arith, mix};
-use super::block::Shape;
+use super::block::{Quitter, Reason, Shape};
 use super::buffer::Buffer;
 use super::world::{Job, Shared, World};
 use oxccl_device::coll::{direct, send_recv};
@@ -54,7 +54,7 @@ fn check_with<const LINE: usize>(
     let mut jobs = Vec::new();
     for (message, buffers) in messages.iter().zip(&mut buffers) {
         for (is_send, buffer) in [true, false].into_iter().zip(buffers) {
-            jobs.push(job::<LINE>(world, protocol, tag, message, is_send, buffer));
+            jobs.push(job::<LINE>(world, protocol, tag, message, is_send, buffer, None));
         }
     }
     for ended in world.launch(shape, jobs) {
@@ -78,6 +78,7 @@ fn job<'a, const LINE: usize>(
     message: &Message,
     is_send: bool,
     buffer: &mut Buffer,
+    quitter: Option<Quitter>,
 ) -> Job<'a, LINE> {
     let conns = if is_send {
         world.some_of(message.from, [message.to].into_iter(), [].into_iter())
@@ -99,7 +100,7 @@ fn job<'a, const LINE: usize>(
     Job {
         conns,
         arith: Arith::new(DataType::U8, RedOp::Sum, 1, 0),
-        quitter: None,
+        quitter,
         slow: None,
         abort_delay: Duration::ZERO,
         // SAFETY: the buffer is as long as the message and lives on; the connection is alone in its direction.
@@ -161,5 +162,48 @@ proptest! {
             let poster = poster && *protocol == Protocol::Simple;
             check(&mut world, Shape { workers, poster }, *protocol, tag, messages);
         }
+    }
+
+    /// One thread of one end gives up: while it asks, with tiles loaded ahead, or after it has said where to. Everybody ends, and who
+    /// succeeds all the same has the message.
+    #[test]
+    #[cfg_attr(miri, ignore = "too much for miri; see `tiny`")]
+    fn a_message_ends_when_one_thread_of_an_end_gives_up(
+        workers in prop::sample::select(&[1usize, 2, 5, 8][..]),
+        poster: bool,
+        is_sender: bool,
+        thread in 0usize..9,
+        patience in 0u32..60,
+        len_bytes in 1usize..2700,
+        direct: [bool; 2],
+        tiles: [bool; 2],
+    ) {
+        let shape = Shape { workers, poster };
+        let quitter = Quitter { thread: thread % shape.threads(), patience };
+        let message = Message { from: 0, to: 1, len_bytes, part: 0..len_bytes, misaligned: [0; 2], tiles, direct };
+        match shape.line_threads() {
+            4 => give_up::<4>(shape, &message, is_sender, quitter),
+            2 => give_up::<2>(shape, &message, is_sender, quitter),
+            _ => give_up::<1>(shape, &message, is_sender, quitter),
+        }
+    }
+}
+
+fn give_up<const LINE: usize>(shape: Shape, message: &Message, is_sender: bool, quitter: Quitter) {
+    let mut world = World::new(2);
+    let content: Vec<u8> = (0..message.len_bytes).map(|at| mix(at as u64) as u8).collect();
+    let mut buffers = [Buffer::holding(&content, 0), Buffer::new(message.len_bytes, 0)];
+    let jobs = [true, false].into_iter().zip(&mut buffers).map(|(is_send, buffer)| {
+        let quitter = (is_send == is_sender).then_some(quitter);
+        job::<LINE>(&world, Protocol::Simple, 1, message, is_send, buffer, quitter)
+    });
+    let jobs = jobs.collect();
+    let ended = world.launch(shape, jobs);
+    for end in &ended {
+        assert!(end.reasons.first().is_none_or(|reason| *reason == Reason::Aborted), "{end:?}");
+        assert!(end.is_ok() || end.results.iter().all(Result::is_err), "one stops, all do: {end:?}");
+    }
+    if ended[1].is_ok() {
+        assert_eq!(buffers[1].bytes(), content);
     }
 }

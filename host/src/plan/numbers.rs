@@ -283,8 +283,8 @@ impl Tuning {
             WindowRow::from(Func::Broadcast, 2, 256 << 20),
         ],
         // docs/measurements/2026-11-25-symmetric-kernels.md, for reductions of two ranks: 8 blocks carry as much as rings with 24. Among four
-        // rings reduce faster at every size. docs/measurements/2026-11-27-copies.md for the others: among three and four messages exchange
-        // faster until copy engines do.
+        // rings reduce faster at every size. docs/measurements/2026-11-27-copies.md for the others, 2026-11-28-answers.md for two ranks: among
+        // three and four messages exchange faster until copy engines do.
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 16 << 20),
             WindowRow::from(Func::ReduceScatter, 2, 16 << 20),

@@ -49,18 +49,18 @@ const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
 /// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
-/// The most blocks that copy so. Two ranks gather as fast with 16, within 5 %.
+/// The most blocks that copy so. Two ranks gather as fast with 16, within 5 % (docs/measurements/2026-11-28-answers.md).
 fn copying_blocks_max(func: Func, nranks: u32) -> u32 {
     if func == Func::AllGather && nranks == 2 { 16 } else { 24 }
 }
-/// Blocks of a copy within a GPU beside messages of its length to all other ranks. A block copies 29 GB/s, and two ranks' message takes as
-/// long as 12 blocks do (docs/measurements/2026-11-27-copies.md). More ranks have longer.
-fn own_blocks(nranks: u32) -> u32 {
+/// Blocks of a copy within a GPU beside messages of its length to all other ranks: two ranks' message takes as long as 12 blocks do, which
+/// copied 29 GB/s each when that was measured (docs/measurements/2026-11-27-copies.md). More ranks have longer.
+fn own_copy_blocks(nranks: u32) -> u32 {
     if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 12 }
 }
 /// Blocks of an all-to-all that copy what a rank sends to itself. In the blocks that send to others these copies would take the time in
 /// which stores over NVLink are on their way. A block copies 42 GB/s, so 8 of them end with a message of the same length over NVLink; where
-/// there are few, those that send are the limit too.
+/// there are few, those that send are the limit too (docs/measurements/2026-11-28-answers.md).
 fn own_share(func: Func, blocks: u32, nranks: u32) -> u32 {
     let peers = nranks - 1;
     if func == Func::AllToAll { 8_u32.div_ceil(peers).min(blocks * 7 / (16 * peers)) } else { 0 }
@@ -236,7 +236,7 @@ impl Facts {
             func: Func::AllGather,
             dtype: None,
             touched: [None; 2],
-            channels: own_blocks(self.nranks).min(self.limits.max.unwrap_or(u32::MAX)),
+            channels: own_copy_blocks(self.nranks).min(self.limits.max.unwrap_or(u32::MAX)),
             own_blocks: 0,
             threads: COPYING_THREADS,
             tile_bytes: 0,
@@ -352,7 +352,7 @@ mod tests {
                     .any(|(kernel, threads)| *kernel == plan.kernel() && plan.threads <= *threads),
                 "not loaded: {plan:?}"
             );
-            assert!((1..=24).contains(&plan.channels), "{plan:?}");
+            assert!((1..=24).contains(&(plan.channels + plan.own_blocks)), "{plan:?}");
         }
     }
 

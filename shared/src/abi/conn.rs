@@ -155,6 +155,7 @@ const _: () = {
     assert!(offset_of!(ConnControl, headers) == 256);
     assert!(offset_of!(ConnControl, lines) == 384);
     assert!(offset_of!(ConnControl, answer) == 1408);
+    assert!(size_of::<Answer>() == 24 && offset_of!(Answer, high) == 8 && offset_of!(Answer, tag) == 16);
     assert!(size_of::<SlotLine>() == 128 && align_of::<SlotLine>() == 128);
     assert!(offset_of!(SlotLine, tail) == 0);
     assert!(offset_of!(SlotLine, header) == 8);

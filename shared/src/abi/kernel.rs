@@ -83,7 +83,7 @@ impl KernelMessage {
 
 /// The message is sent.
 pub const MESSAGE_SENDS: u32 = 1;
-/// Its receiver is asked where the message goes: see [`super::Ask`]. The buffer begins at a multiple of 16 bytes.
+/// Its receiver is asked where the message goes: see [`super::Answer`]. The buffer begins at a multiple of 16 bytes.
 pub const MESSAGE_ASKS: u32 = 2;
 /// Its slots are moved by bulk copies too, where the kernel can.
 pub const MESSAGE_TILES: u32 = 4;
@@ -314,6 +314,7 @@ const _: () = {
     assert!(offset_of!(KernelLaunch, rings) == 32 && offset_of!(KernelLaunch, nconns) == 64);
     assert!(size_of::<CollArgs>() == 192 && offset_of!(CollArgs, coll) == 88);
     assert!(size_of::<SymmetricArgs>() == 328 && offset_of!(SymmetricArgs, ranks) == 192);
+    assert!(offset_of!(SymmetricArgs, own_blocks) == 320);
     assert!(size_of::<MessageArgs>() <= 4096 && offset_of!(MessageArgs, messages) == 88);
     assert!(
         size_of::<KernelMonitor>() == 384 + 32 * KERNEL_STANDS_MAX

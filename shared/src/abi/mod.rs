@@ -6,7 +6,7 @@
 pub mod fnv1a;
 mod ids;
 mod types;
-mod ask;
+mod answer;
 mod func;
 mod protocol;
 mod conn;
@@ -16,7 +16,7 @@ mod kernel;
 #[cfg(not(loom))]
 mod digest;
 
-pub use ask::{ASK_MIN_BYTES, Answer};
+pub use answer::{ASK_MIN_BYTES, Answer};
 pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader, SlotLine};
 #[cfg(not(loom))]
 pub use digest::ABI_DIGEST;

@@ -6,7 +6,8 @@
 use crate::abi::{Answer, Step};
 use crate::sync::{fence_acquire, fence_release};
 
-/// Marks a word as one of a step, which it tells from 2^31 others; a consumer takes an answer back long before.
+/// Marks a word as one of a step, which it tells from 2^31 others. A consumer takes an address back long before; a 0 that is read so late
+/// ends in an error.
 const fn flag(step: Step) -> u64 {
     (step.0 as u32 | 1 << 31) as u64
 }
@@ -37,7 +38,7 @@ impl Answer {
         Some(high >> 32 << 32 | low >> 32)
     }
 
-    /// Consumer: nobody may use the answer any more, or has.
+    /// Consumer: takes the answer back, once it has been used or must not be.
     #[inline(always)]
     pub fn take_back(&self) {
         [&self.low, &self.high, &self.tag].into_iter().for_each(|word| word.store_relaxed(0));

@@ -193,7 +193,7 @@ fn window_group(numbers: &mut Random, nranks: usize) -> Vec<WindowMessage> {
         let (from, to) = (numbers.below(nranks as u64) as usize, numbers.below(nranks as u64) as usize);
         // Around the shortest that goes straight, and long enough for several tiles of each block.
         let len =
-            numbers.of(&[100, 3_000_000, (4 << 20) - 1, 4 << 20, (4 << 20) + 13, (6 << 20) + 4]) as usize;
+            numbers.of(&[100, 1_000_000, (2 << 20) - 1, 2 << 20, (2 << 20) + 13, (6 << 20) + 4]) as usize;
         let mut off = || numbers.of(&[0, 0, 0, 16, 4, 1]) as usize;
         let off = [off(), off()];
         let is_elsewhere = numbers.below(4) == 0;

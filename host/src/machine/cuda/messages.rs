@@ -7,8 +7,7 @@ use crate::launch::{Message, RunError};
 use crate::machine::ConnKind;
 use crate::plan::{Batch, arrange};
 use oxccl_shared::abi::{
-    ASK_MIN_BYTES, KERNEL_MESSAGES_MAX, KernelMessage, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES,
-    MessageArgs,
+    KERNEL_MESSAGES_MAX, KernelMessage, MESSAGE_ASKS, MESSAGE_SENDS, MESSAGE_TILES, MessageArgs,
 };
 use oxccl_shared::algo::kernels::Kernel;
 use std::ffi::c_void;
@@ -115,11 +114,12 @@ impl Cuda {
         let Message { is_send, peer, buffer, len_bytes, is_exchange } = *message;
         let (address, len_bytes) = (buffer.addr() as u64, len_bytes as u64);
         let windows = self.copies.as_ref().map(|copies| copies.windows()).filter(|windows| windows.has_any());
-        let Some(windows) = windows.filter(|_| len_bytes >= ASK_MIN_BYTES) else { return (0, 0) };
+        // Both ends know whether such a message is asked about.
+        let asks = self.parts.facts.asks(len_bytes, is_exchange);
+        let Some(windows) = windows.filter(|_| asks) else { return (0, 0) };
         if is_send {
-            let asks =
-                self.parts.facts.asks(len_bytes, is_exchange) && address.is_multiple_of(DIRECT_ALIGN_BYTES);
-            return (if asks { MESSAGE_ASKS } else { 0 }, 0);
+            let is_aligned = address.is_multiple_of(DIRECT_ALIGN_BYTES);
+            return (if is_aligned { MESSAGE_ASKS } else { 0 }, 0);
         }
         let reached = windows.reached_by(peer, self.parts.rank, address, len_bytes);
         (0, reached.filter(|reached| reached.is_multiple_of(DIRECT_ALIGN_BYTES)).unwrap_or_default())

@@ -48,7 +48,9 @@ impl Cuda {
         let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
-        let (ranks, own_blocks) = (self.buffers(&coll, plan), plan.own_blocks);
+        // With tiles, which the user may want in their place, the channels' blocks copy all.
+        let own_blocks = if tiles.tile_bytes > 0 { 0 } else { plan.own_blocks };
+        let ranks = self.buffers(&coll, plan);
         let mut args = SymmetricArgs { launch, coll, ranks, own_blocks };
         let clusters = self.parts.clusters;
         let function = self.function(plan.kernel(), plan.threads)?;
