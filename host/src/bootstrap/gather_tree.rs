@@ -71,6 +71,11 @@ impl TreeGather {
         self.gathers.current()
     }
 
+    /// All-gathers for which this rank has given its block: the current one is complete on every rank that has given it for more.
+    pub fn given(&self) -> u64 {
+        self.current() + u64::from(self.rounds.front().is_some_and(|round| round.has_own))
+    }
+
     /// The ranks whose block of the current all-gather has not come. It is exact once all have [hurried](Self::hurry).
     pub fn missing(&self) -> impl Iterator<Item = Rank> {
         self.gathers.missing()

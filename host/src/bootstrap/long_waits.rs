@@ -34,7 +34,13 @@ impl LongWaits {
         self.of(rank).is_some()
     }
 
-    fn of(&self, rank: Rank) -> Option<RankList> {
+    /// Whether a rank says that it has given its block for so many all-gathers.
+    pub fn has_given(&self, rank: Rank, gathers: u64) -> bool {
+        self.0.get(&rank).is_some_and(|known| known.given >= gathers)
+    }
+
+    /// For whom a rank says that it waits.
+    pub fn of(&self, rank: Rank) -> Option<RankList> {
         self.0.get(&rank)?.awaited
     }
 
@@ -67,7 +73,7 @@ mod tests {
     fn waits(reports: &[(u32, &[u32])]) -> LongWaits {
         let mut waits = LongWaits::default();
         for (rank, awaited) in reports {
-            waits.note(LongWait { rank: Rank(*rank), serial: 1, awaited: Some(list(awaited)) });
+            waits.note(LongWait { rank: Rank(*rank), serial: 1, awaited: Some(list(awaited)), given: 0 });
         }
         waits
     }
@@ -85,7 +91,7 @@ mod tests {
     #[test]
     fn an_old_report_changes_nothing() {
         let mut waits = waits(&[(0, &[1])]);
-        let over = LongWait { rank: Rank(0), serial: waits.next_serial(Rank(0)), awaited: None };
+        let over = LongWait { rank: Rank(0), serial: waits.next_serial(Rank(0)), awaited: None, given: 0 };
         assert!(waits.waits(Rank(0)) && waits.note(over) && !waits.note(over));
         assert!(!waits.note(LongWait { serial: 1, awaited: Some(list(&[1])), ..over }));
         assert!(!waits.waits(Rank(0)));

@@ -278,9 +278,11 @@ impl Ring {
     }
 
     /// The ranks whose blocks are missing in the current all-gather, if it has been [hurried](Self::hurry). Those that wait for others
-    /// themselves are not at fault: what they sent is behind a rank that passes nothing on.
+    /// themselves, or say that they have given theirs, are not at fault: it is behind a rank that passes nothing on.
     pub fn missing(&self) -> RankList {
-        let guilty: RankList = self.gathers.missing().filter(|rank| !self.waits.waits(*rank)).collect();
+        let given = self.gathers.given();
+        let is_behind = |rank: &Rank| self.waits.waits(*rank) || self.waits.has_given(*rank, given);
+        let guilty: RankList = self.gathers.missing().filter(|rank| !is_behind(rank)).collect();
         if guilty.is_empty() { self.gathers.missing().collect() } else { guilty }
     }
 
@@ -291,8 +293,8 @@ impl Ring {
 
     /// This rank has been waiting for these for long, or waits no more: every rank learns it.
     pub fn say_waiting(&mut self, awaited: Option<RankList>) {
-        let report = LongWait { rank: self.me, serial: self.waits.next_serial(self.me), awaited };
-        self.learn_wait(report, None);
+        let (serial, given) = (self.waits.next_serial(self.me), self.gathers.given());
+        self.learn_wait(LongWait { rank: self.me, serial, awaited, given }, None);
     }
 
     fn on_wait(&mut self, side: Side, payload: &[u8]) -> Result<(), &'static str> {
@@ -306,8 +308,16 @@ impl Ring {
     }
 
     fn learn_wait(&mut self, report: LongWait, from: Option<Side>) {
-        if self.waits.note(report) {
-            self.flood(from, KIND_WAIT, &report.to_bytes());
+        if !self.waits.note(report) {
+            return;
+        }
+        self.flood(from, KIND_WAIT, &report.to_bytes());
+        // Who has given its block may be done, and would say nothing.
+        let may_mean_me = |awaited: RankList| awaited.total() == 0 || awaited.named().contains(&self.me);
+        let has_given = self.gathers.given() >= report.given;
+        let has_said = self.waits.has_given(self.me, report.given);
+        if report.awaited.is_some_and(may_mean_me) && has_given && !has_said {
+            self.say_waiting(self.waits.of(self.me));
         }
     }
 

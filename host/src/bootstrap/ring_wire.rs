@@ -128,13 +128,15 @@ pub struct LongWait {
     pub rank: Rank,
     /// Serial number among its reports.
     pub serial: u64,
-    /// Those that it knows it waits for; `None`: it waits no more.
+    /// Those that it knows it waits for; `None`: it does not wait.
     pub awaited: Option<RankList>,
+    /// All-gathers for which it has given its block.
+    pub given: u64,
 }
 
 impl Message for LongWait {
-    const VERSION: u8 = 1;
-    const BYTES_MAX: usize = 72;
+    const VERSION: u8 = 2;
+    const BYTES_MAX: usize = 84;
 }
 
 /// Header of a piece of what a neighbour in the tree is sent in an all-gather.
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(Note::from_bytes(&note.to_bytes()), Ok(note));
         let head = BlockHead { origin: rank, len_bytes: u32::MAX };
         assert_eq!(BlockHead::from_bytes(&head.to_bytes()), Ok(head));
-        let wait = LongWait { rank, serial: u64::MAX, awaited: Some(ranks) };
+        let wait = LongWait { rank, serial: u64::MAX, awaited: Some(ranks), given: u64::MAX };
         assert_eq!(LongWait::from_bytes(&wait.to_bytes()), Ok(wait));
         let missed = MeetingEnd::Missed { missing: ranks, meeting: u64::MAX };
         assert_eq!(MeetingEnd::from_bytes(&missed.to_bytes()), Ok(missed));

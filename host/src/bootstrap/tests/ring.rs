@@ -121,6 +121,17 @@ impl World {
         }
     }
 
+    /// Delivers so many pieces, of which some are empty.
+    fn deliver_some(&mut self, mut seed: u64, pieces: u64) {
+        let nranks = self.rings.len();
+        for _ in 0..pieces {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (rank, side) =
+                ((seed >> 33) as usize % nranks, Side::ALL[(seed >> 13) as usize % Side::COUNT]);
+            self.deliver(rank, side, 1 + (seed >> 50) as usize % 60);
+        }
+    }
+
     /// Delivers everything in large pieces, ranks in turns from one that `seed` chooses.
     fn deliver_all(&mut self, seed: u64) {
         let nranks = self.rings.len();
@@ -367,6 +378,34 @@ fn a_gather_does_not_name_those_behind_the_missing_one() {
     for rank in healthy() {
         let only: RankList = [Rank(stopped as u32)].into_iter().collect();
         assert_eq!(world.ring(rank).missing(), only, "as rank {rank} sees it");
+    }
+}
+
+proptest! {
+    /// A rank stops at any moment of an all-gather. Healthy ones that were done already were named with it, by those whose blocks it had not
+    /// passed on: they wait for nobody.
+    #[test]
+    fn a_gather_does_not_name_those_that_are_done(
+        nranks in 2usize..20,
+        stopped: prop::sample::Index,
+        seed: u64,
+        deliveries in 0u64..400,
+    ) {
+        let (mut world, stopped) = (World::new(nranks), stopped.index(nranks));
+        (0..nranks).for_each(|rank| world.ring(rank).submit(&[]).expect("a healthy ring"));
+        world.deliver_some(seed, deliveries);
+        world.frozen = Some(stopped);
+        world.settle(seed);
+        let waits = |world: &mut World, rank: &usize| *rank != stopped && world.ring(*rank).take_gathered().is_none();
+        let waiting: Vec<usize> = (0..nranks).filter(|rank| waits(&mut world, rank)).collect();
+        waiting.iter().for_each(|rank| world.ring(*rank).hurry());
+        world.settle(seed ^ 1);
+        waiting.iter().for_each(|rank| world.ring(*rank).say_waiting(Some(RankList::default())));
+        world.settle(seed ^ 2);
+        for rank in waiting {
+            let only: RankList = [Rank(stopped as u32)].into_iter().collect();
+            prop_assert_eq!(world.ring(rank).missing(), only, "as rank {} sees it", rank);
+        }
     }
 }
 
