@@ -32,6 +32,10 @@ const NO_ROOM_FOR_STARS: &str =
 /// What needs hosts of equally many ranks.
 const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 
+/// From so many bytes for each rank on copy engines are faster than at most so many blocks, which do not fill NVLink
+/// (docs/measurements/2026-11-28-answers.md).
+const FEW_BLOCKS: [(u32, u64); 2] = [(12, 8 << 20), (16, 64 << 20)];
+
 impl Facts {
     /// What a call could be carried out with.
     pub fn possible(&self, call: &Call) -> Candidates {
@@ -312,8 +316,15 @@ impl Facts {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
         let row = WindowRow::of(self.tuning.copy_engines, call.func, self.nranks);
-        let is_beaten = row.is_some_and(|row| row.holds(bytes));
+        let has_few = || self.has_too_few_blocks(bytes / u64::from(self.nranks));
+        let is_beaten = row.is_some_and(|row| row.holds(bytes) || has_few());
         is_like_measured && self.forced == Forced::default() && is_beaten
+    }
+
+    /// Whether the user allows fewer blocks than so many bytes for each rank want.
+    fn has_too_few_blocks(&self, bytes: u64) -> bool {
+        let is_few = |most: u32| FEW_BLOCKS.iter().any(|(blocks, from)| most <= *blocks && bytes >= *from);
+        self.limits.max.is_some_and(is_few)
     }
 
     /// Why GPUs have no stars to a network that reduces, though it may be there.
@@ -426,6 +437,15 @@ mod tests {
         assert!(!facts(ring).takes_copy_engines(&long, None));
         assert!(zero(facts(ring)).takes_copy_engines(&long, None));
         assert!(!zero(free).takes_copy_engines(&long, Some(ring)));
+        let few =
+            |most| Facts { limits: ChannelLimits { max: Some(most), ..ChannelLimits::default() }, ..free };
+        let of_16_mib = call(Func::AllToAll, 0, 8 << 20);
+        let of_128_mib = call(Func::AllToAll, 0, 64 << 20);
+        let takes = |call| [8, 16, 17].map(|most| few(most).takes_copy_engines(call, None));
+        assert_eq!(takes(&of_16_mib), [true, false, false]);
+        assert_eq!(takes(&of_128_mib), [true, true, false]);
+        assert!(!few(8).takes_copy_engines(&call(Func::AllToAll, 0, 4 << 20), None));
+        assert!(!few(8).takes_copy_engines(&call(Func::Gather, 0, 1 << 30), None), "only if it is asked for");
         let alone = Facts { nranks: 1, ..zero(free) };
         assert!(!alone.takes_copy_engines(&long, None));
         assert_eq!(touched_buffer(&long, 2), Some((false, 2 << 30)));

@@ -291,7 +291,7 @@ impl Tuning {
             WindowRow::from(Func::AllGather, 2, 8 << 20),
             WindowRow::from(Func::AllGather, 3, 16 << 20),
             WindowRow::from(Func::AllGather, 8, 8 << 20),
-            WindowRow::from(Func::AllToAll, 2, 4 << 20),
+            WindowRow::from(Func::AllToAll, 2, 3 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };
