@@ -52,6 +52,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "proptest looks for its folder, which miri hides")]
         fn an_answer_is_that_of_its_step_and_tag(address: u64, step: u64, tag: u32, other in 1u64..1 << 31) {
             let answer = Answer::default();
             prop_assert_eq!(answer.get(Step(step), tag), None, "nothing is said yet");
@@ -65,6 +66,7 @@ mod tests {
 
         /// Over a link some words of an answer may still be those of the one before.
         #[test]
+        #[cfg_attr(miri, ignore = "proptest looks for its folder, which miri hides")]
         fn a_part_of_an_answer_is_none(addresses: [u64; 2], tags: [u32; 2], late in 1usize..8) {
             let [before, after] = [0, 1].map(|at| {
                 let answer = Answer::default();
