@@ -86,7 +86,7 @@ pub fn receive_part<B: Block>(
     part: Range<usize>,
 ) -> Result<bool, Stop> {
     let came = if block.leads() { answer_and_wait(block, &conns.recv[0], message, &part) } else { Ok(false) };
-    // As above: here slots are the usual outcome of short waits.
+    // As in `send_part`, but slots cost one barrier: plain messages come so, and see whether they were asked about for nothing.
     if block.close(if came == Ok(false) { Ok(()) } else { Err(Stop) }).is_ok() {
         return Ok(false);
     }

@@ -71,7 +71,7 @@ impl TreeGather {
         self.gathers.current()
     }
 
-    /// All-gathers for which this rank has given its block: the current one is complete on every rank that has given it for more.
+    /// All-gathers for which this rank has given its block: those that are complete here, and the current one if it has.
     pub fn given(&self) -> u64 {
         self.current() + u64::from(self.rounds.front().is_some_and(|round| round.has_own))
     }
