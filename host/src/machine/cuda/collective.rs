@@ -17,7 +17,7 @@ impl Cuda {
     /// The plan of a rank that is alone: its own input is its result, unless the operator changes it.
     pub(super) fn plan_alone(&self, call: &Call) -> CallPlan {
         // Whether there is a multiplier does not depend on which.
-        let operator = self.operator(call, 0);
+        let operator = self.parts.operator(call, 0);
         if !operator.pre && !operator.post {
             return CallPlan::Local;
         }
@@ -37,7 +37,7 @@ impl Cuda {
         if let Some(launched) = unsafe { self.launch_custom(raw, tag, stream) } {
             return launched;
         }
-        let mut coll = collective_args(raw, plan, &self.operator(&raw.call, raw.scalar_bits), tag);
+        let mut coll = collective_args(raw, plan, &self.parts.operator(&raw.call, raw.scalar_bits), tag);
         if !raw.call.func.has_buffers() {
             let scratch: *mut u8 = std::ptr::without_provenance_mut(self.parts.tables.scratch as usize);
             coll = KernelColl { src: scratch, dst: scratch, ..coll };
@@ -48,7 +48,7 @@ impl Cuda {
         let kind = ConnKind::of(spec_of(plan.algorithm).connections);
         let lists = self.parts.tables.of(kind, plan.protocol);
         let tiles = self.parts.tiles.of(plan.kernel());
-        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
+        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.parts.launch(lists, plan.channels) };
         let mut args = CollArgs { launch, coll };
         if let Some(net) = &mut self.parts.net {
             net.collective(&coll, plan);
@@ -84,7 +84,7 @@ impl Cuda {
     ) -> Option<Result<(), RunError>> {
         let CustomLaunch { function, channels, threads, protocol, coll } = self.custom(raw, tag)?;
         let lists = self.parts.tables.of(ConnKind::Mesh, protocol);
-        let mut args = CollArgs { launch: self.launch(lists, channels), coll };
+        let mut args = CollArgs { launch: self.parts.launch(lists, channels), coll };
         let mut params = [(&raw mut args).cast::<c_void>()];
         // SAFETY: as in `launch_collective`: the entry was made for one `CollArgs`.
         let launched = unsafe { function.launch(Shape::new(channels, threads), stream, &mut params) };
@@ -107,7 +107,7 @@ impl Cuda {
             forced: &facts.forced,
             lines: facts.has_mesh_of_lines(),
         };
-        let operator = self.operator(&raw.call, raw.scalar_bits);
+        let operator = self.parts.operator(&raw.call, raw.scalar_bits);
         let launches =
             self.parts.custom.iter().filter_map(|custom| custom.launch(raw, &facts, &operator, tag));
         { launches }.next()

@@ -87,7 +87,7 @@ impl Cuda {
 
     fn message_args(&self, batch: &Batch<'_>, messages: &[(Message, u32)]) -> MessageArgs {
         let mut launch =
-            self.launch(self.parts.tables.of(ConnKind::Pair, batch.kernel.protocol()), batch.channels);
+            self.parts.launch(self.parts.tables.of(ConnKind::Pair, batch.kernel.protocol()), batch.channels);
         launch.nmessages = batch.placed.len() as u32;
         let mut args = MessageArgs { launch, messages: [NO_MESSAGE; KERNEL_MESSAGES_MAX] };
         let by_tiles = if self.parts.tiles.of(batch.kernel).tile_bytes > 0 { MESSAGE_TILES } else { 0 };

@@ -1,10 +1,11 @@
-//! Messages of a rank to itself: copies within the GPU, long ones beside the messages to others.
+//! Copies within a GPU: messages of a rank to itself, and what a rank keeps of a collective by copy engines.
 //!
-//! The driver's copy takes every multiprocessor that it finds, those of the messages' blocks too, and these are then as slow as if it had
-//! gone before them. So a long copy is a kernel of few blocks.
+//! The driver's copy takes every multiprocessor that it finds: those of a message's blocks, which are then as slow as if it had gone before
+//! them, and those of whoever computes. So a long copy beside others is a kernel of few blocks.
 
 use super::beside::BESIDE_MIN_BYTES;
 use super::driver::{CudaError, Function, StreamRef};
+use super::parts::CudaParts;
 use super::state::Cuda;
 use super::tiles::Tiles;
 use crate::launch::{Message, OwnCopy, RawCall, RunError};
@@ -38,46 +39,59 @@ impl Cuda {
         self.beside.fork(stream)?;
         // SAFETY: (1) obligation 1.
         unsafe { self.launch_messages(messages, stream)? };
-        let copier = self.parts.kernels.if_loaded(copying_kernel());
         let beside = self.beside.stream()?;
         for own in own() {
-            match &copier {
-                // SAFETY: (1) obligation 1.
-                Some(copier) if is_aligned(own) => unsafe { self.copy_by_kernel(copier, own, beside)? },
-                // SAFETY: (1) obligation 1.
-                _ => unsafe { copy(own, beside)? },
-            }
+            // SAFETY: (1) obligation 1.
+            unsafe { copy_beside(&self.parts, beside, own)? };
         }
         Ok(self.beside.join(stream)?)
     }
+}
 
-    /// Copies by a kernel: an all-gather of one rank.
-    ///
-    /// # Safety
-    /// 1. As [`copy`].
-    unsafe fn copy_by_kernel(
-        &self,
-        copier: &Function,
-        own: &OwnCopy,
-        stream: StreamRef<'_>,
-    ) -> Result<(), CudaError> {
-        let OwnCopy { from, to, len_bytes } = *own;
-        let plan = self.parts.facts.plan_own_copy(len_bytes as u64);
-        let raw = RawCall { call: plan.call(), send: from, recv: to, scalar_bits: 0, forced: None };
-        let coll = collective_args(&raw, &plan.as_collective(), &self.operator(&raw.call, 0), 0);
-        // It has no connections: these are of any kind.
-        let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
-        let alone = self.launch(lists, plan.channels);
-        let alone = KernelLaunch { nconns: 0, rank: Rank(0), nranks: 1, ..alone };
-        let mut ranks = [RankBuffers::NONE; RANKS_MAX];
-        ranks[0] = RankBuffers { src: from, dst: to };
-        let mut args = SymmetricArgs { launch: alone, coll, ranks, own_blocks: 0 };
-        let mut params = [(&raw mut args).cast::<c_void>()];
-        let shape = self.parts.clusters.shape(copier.sm(), plan.channels, plan.threads, Tiles::default());
-        // SAFETY: the entry takes one `SymmetricArgs`; the buffers are valid by obligation 1, the monitor as for every kernel.
-        let launched = unsafe { copier.launch(shape, stream, &mut params) };
-        launched.map_err(|error| error.in_kernel(copier.name()))
+/// Copies beside other work of the GPU.
+///
+/// # Safety
+/// 1. As [`copy`].
+pub(super) unsafe fn copy_beside(
+    parts: &CudaParts,
+    stream: StreamRef<'_>,
+    own: &OwnCopy,
+) -> Result<(), CudaError> {
+    match parts.kernels.if_loaded(copying_kernel()) {
+        // SAFETY: (1) obligation 1.
+        Some(copier) if is_aligned(own) && own.moves() => unsafe {
+            copy_by_kernel(parts, &copier, own, stream)
+        },
+        // SAFETY: (1) obligation 1.
+        _ => unsafe { copy(own, stream) },
     }
+}
+
+/// Copies by a kernel: an all-gather of one rank.
+///
+/// # Safety
+/// 1. As [`copy`].
+unsafe fn copy_by_kernel(
+    parts: &CudaParts,
+    copier: &Function,
+    own: &OwnCopy,
+    stream: StreamRef<'_>,
+) -> Result<(), CudaError> {
+    let OwnCopy { from, to, len_bytes } = *own;
+    let plan = parts.facts.plan_own_copy(len_bytes as u64);
+    let raw = RawCall { call: plan.call(), send: from, recv: to, scalar_bits: 0, forced: None };
+    let coll = collective_args(&raw, &plan.as_collective(), &parts.operator(&raw.call, 0), 0);
+    // It has no connections: these are of any kind.
+    let lists = parts.tables.of(ConnKind::Mesh, Protocol::LL);
+    let alone = KernelLaunch { nconns: 0, rank: Rank(0), nranks: 1, ..parts.launch(lists, plan.channels) };
+    let mut ranks = [RankBuffers::NONE; RANKS_MAX];
+    ranks[0] = RankBuffers { src: from, dst: to };
+    let mut args = SymmetricArgs { launch: alone, coll, ranks, own_blocks: 0 };
+    let mut params = [(&raw mut args).cast::<c_void>()];
+    let shape = parts.clusters.shape(copier.sm(), plan.channels, plan.threads, Tiles::default());
+    // SAFETY: the entry takes one `SymmetricArgs`; the buffers are valid by obligation 1, the monitor as for every kernel.
+    let launched = unsafe { copier.launch(shape, stream, &mut params) };
+    launched.map_err(|error| error.in_kernel(copier.name()))
 }
 
 /// Whether the kernel's threads copy 16 bytes at a time. Else so few blocks take longer than the messages.

@@ -7,10 +7,11 @@ use super::kernels::DeviceKernels;
 use super::monitor::Monitor;
 use super::tiles::Tiles;
 use crate::launch::{Health, Notify};
-use crate::machine::{ConnTables, Connector, NetProxy};
-use crate::plan::Facts;
+use crate::machine::{ConnLists, ConnTables, Connector, NetProxy};
+use crate::plan::{Call, Facts};
 use crate::tuner::Tuner;
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{KernelLaunch, Rank, RedOp};
+use oxccl_shared::reduce::{self, Resolved};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,4 +55,35 @@ pub struct CudaParts {
     pub starts_early: bool,
     /// How many blocks of a kernel start together.
     pub clusters: Clusters,
+}
+
+impl CudaParts {
+    /// The operator of a call, or a sum where the call copies.
+    pub(super) fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
+        let Call { func, dtype, op, .. } = *call;
+        let op = if func.is_reduction() { op } else { RedOp::Sum };
+        reduce::resolve(op, dtype, self.facts.nranks, scalar_bits)
+    }
+
+    /// The arguments that all kernels have.
+    pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
+        let mut launch = KernelLaunch {
+            send: std::ptr::null(),
+            recv: std::ptr::null(),
+            send_cursors: std::ptr::null_mut(),
+            recv_cursors: std::ptr::null_mut(),
+            rings: std::ptr::null(),
+            trees: std::ptr::null(),
+            monitor: self.monitor.address(),
+            number: self.health.recorder().next().wrapping_sub(1),
+            nconns: 0,
+            nchannels: channels,
+            rank: self.rank,
+            nranks: self.facts.nranks,
+            nmessages: 0,
+            tile_bytes: 0,
+        };
+        lists.fill(&mut launch);
+        launch
+    }
 }

@@ -9,12 +9,9 @@ use super::one_sided::OneSided;
 use super::order::Order;
 use super::parts::CudaParts;
 use crate::gpu::KernelError;
-use crate::machine::ConnLists;
-use crate::plan::{Arrangement, Call, MessageWant};
+use crate::plan::{Arrangement, MessageWant};
 use crate::transport::p2p::SignalTable;
-use oxccl_shared::abi::{KernelLaunch, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
-use oxccl_shared::reduce::{self, Resolved};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Runs a rank's kernels on a GPU of NVIDIA, on users' streams.
@@ -105,13 +102,6 @@ impl Cuda {
         self.parts.monitor.note_call(is_silent, self.order.capture().is_some());
     }
 
-    /// The operator of a call, or a sum where the call copies.
-    pub(super) fn operator(&self, call: &Call, scalar_bits: u64) -> Resolved {
-        let Call { func, dtype, op, .. } = *call;
-        let op = if func.is_reduction() { op } else { RedOp::Sum };
-        reduce::resolve(op, dtype, self.parts.facts.nranks, scalar_bits)
-    }
-
     pub(super) fn function(&mut self, id: Kernel, threads: u32) -> Result<&Function, KernelError> {
         let known = self.functions.iter().position(|(known, _)| *known == id);
         let at = match known {
@@ -124,27 +114,5 @@ impl Cuda {
             }
         };
         Ok(&self.functions[at].1)
-    }
-
-    /// The arguments that all kernels have.
-    pub(super) fn launch(&self, lists: &ConnLists, channels: u32) -> KernelLaunch {
-        let mut launch = KernelLaunch {
-            send: std::ptr::null(),
-            recv: std::ptr::null(),
-            send_cursors: std::ptr::null_mut(),
-            recv_cursors: std::ptr::null_mut(),
-            rings: std::ptr::null(),
-            trees: std::ptr::null(),
-            monitor: self.parts.monitor.address(),
-            number: self.parts.health.recorder().next().wrapping_sub(1),
-            nconns: 0,
-            nchannels: channels,
-            rank: self.parts.rank,
-            nranks: self.parts.facts.nranks,
-            nmessages: 0,
-            tile_bytes: 0,
-        };
-        lists.fill(&mut launch);
-        launch
     }
 }

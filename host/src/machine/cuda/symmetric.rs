@@ -42,12 +42,12 @@ impl Cuda {
         tag: u32,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let operator = self.operator(&raw.call, raw.scalar_bits);
+        let operator = self.parts.operator(&raw.call, raw.scalar_bits);
         let coll = collective_args(raw, &plan.as_collective(), &operator, tag);
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
         let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
-        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.launch(lists, plan.channels) };
+        let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.parts.launch(lists, plan.channels) };
         // With tiles, which the user may want in their place, the channels' blocks copy all.
         let own_blocks = if tiles.tile_bytes > 0 { 0 } else { plan.own_blocks };
         let ranks = self.buffers(&coll, plan);

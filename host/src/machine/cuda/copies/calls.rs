@@ -58,9 +58,9 @@ impl Cuda {
         placement: Placement,
         stream: StreamRef<'_>,
     ) -> Result<(), RunError> {
-        let Cuda { copies: Some(copies), beside, .. } = self else { return Ok(()) };
+        let Cuda { copies: Some(copies), parts, beside, .. } = self else { return Ok(()) };
         // SAFETY: obligation 1; `within` has made the context current.
-        Ok(unsafe { copies.enqueue(raw, placement, beside, stream) }?)
+        Ok(unsafe { copies.enqueue(raw, placement, (parts, beside), stream) }?)
     }
 
     /// Whether a symmetric window was registered before.

@@ -4,13 +4,15 @@ use super::choices::Choices;
 use super::watch::{Watch, Watched};
 use super::windows::Windows;
 use super::words::{AWAITED, Awaited, BOTH, pair_of, shift, slot};
-use crate::launch::RawCall;
+use crate::launch::{OwnCopy, RawCall};
 use crate::machine::cuda::beside::{BESIDE_MIN_BYTES, Beside};
 use crate::machine::cuda::driver::{CudaError, StreamRef, WordOp};
+use crate::machine::cuda::own::copy_beside;
 use crate::machine::cuda::parts::CudaParts;
 use crate::plan::{CopyStep, Placement, Said, Spot, Step, steps, touched_buffer};
 use crate::transport::p2p::SignalTable;
 use oxccl_shared::abi::Rank;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 
 /// A rank's side of its communicator's collectives by copy engines.
@@ -79,7 +81,7 @@ impl CopyEngines {
         &mut self,
         raw: &RawCall,
         placement: Placement,
-        beside: &Beside,
+        (parts, beside): (&CudaParts, &Beside),
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
         self.calls += 1;
@@ -90,7 +92,7 @@ impl CopyEngines {
         let Some(addresses) = self.windows.addresses(placement.window) else { return Ok(()) };
         let base = Base { raw, rank: self.rank, addresses, offset: placement.offset };
         // SAFETY: obligation 1.
-        let put = unsafe { self.put(&program, &base, &mut ops, beside, stream) };
+        let put = unsafe { self.put(&program, &base, &mut ops, (parts, beside), stream) };
         (self.steps, self.ops) = (program, ops);
         put
     }
@@ -102,7 +104,7 @@ impl CopyEngines {
         program: &[Step],
         base: &Base<'_>,
         ops: &mut Vec<WordOp>,
-        beside: &Beside,
+        (parts, beside): (&CudaParts, &Beside),
         stream: StreamRef<'_>,
     ) -> Result<(), CudaError> {
         let mut has_forked = false;
@@ -118,8 +120,9 @@ impl CopyEngines {
                 Step::Copy(copy) if self.is_beside(&copy) => {
                     beside.fork(stream)?;
                     has_forked = true;
+                    let own = base.own(&copy);
                     // SAFETY: obligation 1: both buffers are this rank's.
-                    unsafe { base.copy(&copy, beside.stream()?) }?;
+                    unsafe { copy_beside(parts, beside.stream()?, &own) }?;
                 }
                 Step::Copy(copy) => {
                     flush(ops, stream)?;
@@ -218,6 +221,16 @@ impl Base<'_> {
             Spot { is_send: false, .. } => self.raw.recv.addr() as u64,
         };
         begin + spot.offset
+    }
+
+    /// A copy within this GPU.
+    fn own(&self, copy: &CopyStep) -> OwnCopy {
+        let [from, to] = [copy.from, copy.to].map(|spot| self.address(spot) as usize);
+        OwnCopy {
+            from: with_exposed_provenance(from),
+            to: with_exposed_provenance_mut(to),
+            len_bytes: copy.len_bytes as usize,
+        }
     }
 
     /// # Safety
