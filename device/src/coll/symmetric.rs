@@ -1,7 +1,7 @@
 //! Collectives on buffers that all ranks reach: nothing is staged.
 
 use crate::conn::Conns;
-use crate::gpu::{Block, BulkCopy, How, Stop, Tile, Words};
+use crate::gpu::{Block, BulkCopy, How, ReducePair, Stop, Tile, Words};
 use crate::prims::{Operands, Pre, end_tiles, meeting, move_tile};
 use oxccl_shared::abi::{Rank, RankBuffers, SlotHeader};
 use oxccl_shared::algo::symmetric::{Share, Stretch, Whose};
@@ -83,8 +83,8 @@ pub enum OwnPart {
     Elsewhere,
 }
 
-/// The same by loads and stores of the threads, for functions that only move: sooner begun and ended than bulk copies, with more threads for
-/// the same speed, on buffers that begin anywhere.
+/// The same by loads and stores of the threads: sooner begun and ended than bulk copies, with more threads for the same speed, on buffers that
+/// begin anywhere. Reductions only between two ranks.
 ///
 /// # Errors
 /// [`Stop`].
@@ -92,7 +92,7 @@ pub enum OwnPart {
 /// # Safety
 /// 1. As [`run`]'s first.
 #[inline(always)]
-pub unsafe fn run_by_threads<B: Words>(
+pub unsafe fn run_by_threads<B: Words + ReducePair>(
     block: &B,
     conns: Conns<'_>,
     buffers: &Buffers,
@@ -105,11 +105,43 @@ pub unsafe fn run_by_threads<B: Words>(
     meeting(block, conns, header)?;
     // SAFETY: obligation 1; every rank has come, so its buffers are ready.
     unsafe {
-        copy(block, buffers, share, elem_bytes, |stretch| own == OwnPart::Here || !share.is_own(stretch));
+        match share.func.is_reduction() {
+            true => reduce(block, buffers, share, elem_bytes),
+            false => {
+                copy(block, buffers, share, elem_bytes, |stretch| {
+                    own == OwnPart::Here || !share.is_own(stretch)
+                });
+            }
+        }
     }
     // What all threads have stored is before what the meeting says.
     block.close(Ok(()))?;
     meeting(block, conns, header)
+}
+
+/// Reduces the inputs of two ranks, in rank order, to the outputs that the outcome belongs to.
+///
+/// # Safety
+/// 1. As [`run_by_threads`], between its meetings; there are two ranks.
+#[inline(always)]
+unsafe fn reduce<B: ReducePair>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
+    if !block.works() {
+        return;
+    }
+    let how = How { pre: true, post: true, ..How::default() };
+    for stretch in share.stretches() {
+        let (src_at, dst_at) = (stretch.src * elem_bytes, stretch.dst * elem_bytes);
+        let from = |rank| buffers.of(Rank(rank)).src.wrapping_add(src_at);
+        let to = |rank| buffers.of(rank).dst.wrapping_add(dst_at);
+        let other = match stretch.writes {
+            Whose::One(_) => core::ptr::null_mut(),
+            Whose::All => to(buffers.ahead(1)),
+        };
+        // SAFETY: obligation 1: outputs are apart, and each is the place of its rank's input or apart from the inputs.
+        unsafe {
+            block.reduce_pair(to(buffers.rank), other, from(0), from(1), stretch.len * elem_bytes, how)
+        };
+    }
 }
 
 /// Copies what this rank sends to itself: it concerns nobody else, so there is nobody to meet.

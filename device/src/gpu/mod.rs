@@ -185,8 +185,25 @@ pub trait Block {
     ///
     /// # Safety
     /// 1. `a`, `b` are readable and `dst`, `dst2` are writable for `len_bytes`, a whole number of elements, by this block.
-    /// 2. `dst` equals `a` or `b` or overlaps neither; `dst2` overlaps none of them.
+    /// 2. Each of `dst` and `dst2` equals `a` or `b` or overlaps neither, and they are apart.
     unsafe fn combine_bulk(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    );
+}
+
+/// A block of a kernel that reduces the inputs of two ranks, and does little else.
+pub trait ReducePair: Block {
+    /// As [`Block::combine_bulk`], with as many bytes in flight as help; `how.pre` applies to both operands.
+    ///
+    /// # Safety
+    /// 1. As [`Block::combine_bulk`].
+    unsafe fn reduce_pair(
         &self,
         dst: *mut u8,
         dst2: *mut u8,

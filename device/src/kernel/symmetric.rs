@@ -9,8 +9,8 @@ use oxccl_shared::abi::{Func, RankBuffers, SlotHeader, SymmetricArgs};
 use oxccl_shared::algo::symmetric::Share;
 use oxccl_shared::reduce::Element;
 
-/// A symmetric kernel. With tiles its last warp stores, its first one loads, those between combine. Without, all but the last copy, if
-/// the function only moves.
+/// A symmetric kernel. With tiles its last warp stores, its first one loads, those between combine. Without, all but the last copy,
+/// or reduce between two ranks.
 ///
 /// # Safety
 /// 1. `args` is what the host launched with, for this function; all ranks' buffers hold elements of `T` and are aligned as
@@ -51,8 +51,8 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
     let conns = unsafe { SharedConns::<MESH_MAX>::load(block.machine(), place, launch, extent) };
     let operands = if func.is_reduction() { launch.nranks } else { 1 };
     let has_tiles = block.open_tiles(launch.tile_bytes, operands);
-    if !has_tiles && func.is_reduction() {
-        // The host launches such a kernel only where there is an engine and room for tiles.
+    if !has_tiles && func.is_reduction() && launch.nranks != 2 {
+        // Of more ranks than two the host launches such a kernel only where there is an engine and room for tiles.
         if block.leads() {
             let nothing = SlotHeader { tag: coll.tag, len_bytes: 0 };
             block.refuse(Wait { peer: launch.rank, what: Awaited::Credit }, nothing, nothing);

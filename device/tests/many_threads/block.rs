@@ -3,7 +3,8 @@
 use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
 use oxccl_device::gpu::{
-    Block, BulkCopy, How, Lines, Pipe, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait, Words,
+    Block, BulkCopy, How, Lines, Pipe, ReducePair, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait,
+    Words,
 };
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -373,6 +374,28 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
             // SAFETY: obligation 1.
             let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
             let b = if how.pre { self.arith.pre(b) } else { b };
+            let value = self.arith.combine(a, b);
+            let value = if how.post { self.arith.post(value) } else { value };
+            // SAFETY: obligations 1 and 2.
+            unsafe { self.write([dst, dst2], at, value) };
+        }
+    }
+}
+
+impl<const LINE: usize> ReducePair for ThreadBlock<'_, LINE> {
+    unsafe fn reduce_pair(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
+            // SAFETY: obligation 1.
+            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
+            let [a, b] = [a, b].map(|value| if how.pre { self.arith.pre(value) } else { value });
             let value = self.arith.combine(a, b);
             let value = if how.post { self.arith.post(value) } else { value };
             // SAFETY: obligations 1 and 2.

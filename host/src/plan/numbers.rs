@@ -278,17 +278,19 @@ impl Tuning {
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
+            WindowRow::from(Func::AllGather, 2, 64 << 20),
             WindowRow::from(Func::AllGather, 8, 256 << 20),
+            WindowRow::from(Func::AllToAll, 2, 64 << 20),
             WindowRow::from(Func::AllToAll, 8, 256 << 20),
-            WindowRow::from(Func::Broadcast, 2, 256 << 20),
+            WindowRow::from(Func::Broadcast, 2, 64 << 20),
         ],
         // docs/measurements/2026-11-25-symmetric-kernels.md, for reductions of two ranks: 8 blocks carry as much as rings with 24. Among four
         // rings reduce faster at every size. docs/measurements/2026-11-27-copies.md for the others, 2026-11-28-answers.md for two ranks: among
         // three and four messages exchange faster until copy engines do.
         symmetric: &[
-            WindowRow::from(Func::AllReduce, 2, 16 << 20),
-            WindowRow::from(Func::ReduceScatter, 2, 16 << 20),
-            WindowRow::from(Func::AllGather, 2, 8 << 20),
+            WindowRow::from(Func::AllReduce, 2, 4 << 20),
+            WindowRow::from(Func::ReduceScatter, 2, 4 << 20),
+            WindowRow::from(Func::AllGather, 2, 4 << 20),
             WindowRow::from(Func::AllGather, 3, 16 << 20),
             WindowRow::from(Func::AllGather, 8, 8 << 20),
             WindowRow::from(Func::AllToAll, 2, 3 << 20),

@@ -36,6 +36,16 @@ pub struct SymmetricPlan {
     pub grain_elems: u64,
 }
 
+/// The blocks of a symmetric kernel.
+struct Team {
+    /// At most so many.
+    blocks: u32,
+    /// Threads of each.
+    threads: u32,
+    /// Bytes of a tile; 0 where the threads move all.
+    tile_bytes: u32,
+}
+
 /// Bulk copies begin at multiples of this.
 const ALIGN_BYTES: u64 = 16;
 /// Borders between blocks fall on multiples of this.
@@ -49,6 +59,11 @@ const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
 /// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
+/// The most blocks by which two ranks reduce so: all-reduces carry 335 GB/s of 1 GiB with 8 and 342 with 24, reduce-scatters 272 with 8, 325
+/// with 12 and 333 with 24 (docs/measurements/2026-11-28-pair-reductions.md).
+fn pair_blocks_max(func: Func, policy: CtaPolicy) -> u32 {
+    if func == Func::ReduceScatter && policy == CtaPolicy::Default { 12 } else { 8 }
+}
 /// The most blocks that copy so. Two ranks gather as fast with 16, within 5 % (docs/measurements/2026-11-28-answers.md).
 fn copying_blocks_max(func: Func, nranks: u32) -> u32 {
     if func == Func::AllGather && nranks == 2 { 16 } else { 24 }
@@ -72,7 +87,6 @@ fn tile_bytes(func: Func, nranks: u32) -> u32 {
     match (func, nranks) {
         // Two stores of each sum want their tiles for longer.
         (Func::AllReduce, ..=4) => 16 << 10,
-        (Func::ReduceScatter, 2) => 32 << 10,
         (Func::ReduceScatter, ..=4) => 16 << 10,
         (Func::AllReduce | Func::ReduceScatter, _) => 8 << 10,
         _ => 16 << 10,
@@ -194,21 +208,32 @@ impl Facts {
         Some(self.symmetric_plan(call, [send, recv]))
     }
 
+    /// By whom a call's elements are moved. Threads begin and end sooner, and reduce between two ranks with fewer blocks; tiles move long
+    /// buffers with the fewest.
+    fn symmetric_team(&self, call: &Call) -> Team {
+        let (func, nranks, policy) = (call.func, self.nranks, self.cta_policy);
+        let is_short = call.buffer_bytes(nranks) < COPYING_MAX_BYTES;
+        match func.is_reduction() {
+            true if nranks == 2 => {
+                Team { blocks: pair_blocks_max(func, policy), threads: COPYING_THREADS, tile_bytes: 0 }
+            }
+            false if is_short && policy == CtaPolicy::Default => {
+                Team { blocks: copying_blocks_max(func, nranks), threads: COPYING_THREADS, tile_bytes: 0 }
+            }
+            reduces => Team {
+                blocks: blocks_max(func, nranks, policy),
+                threads: if reduces { REDUCING_THREADS } else { MOVING_THREADS },
+                tile_bytes: tile_bytes(func, nranks),
+            },
+        }
+    }
+
     fn symmetric_plan(&self, call: &Call, touched: [Option<Placement>; 2]) -> SymmetricPlan {
         let reduces = call.func.is_reduction();
         let dtype = reduces.then_some(call.dtype);
         let (elem_bytes, count) =
             dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes() as u64, call.count));
-        let by_threads = !reduces
-            && self.cta_policy == CtaPolicy::Default
-            && call.buffer_bytes(self.nranks) < COPYING_MAX_BYTES;
-        let (most, threads, tile_bytes) = if by_threads {
-            (copying_blocks_max(call.func, self.nranks), COPYING_THREADS, 0)
-        } else {
-            let threads = if reduces { REDUCING_THREADS } else { MOVING_THREADS };
-            let most = blocks_max(call.func, self.nranks, self.cta_policy);
-            (most, threads, tile_bytes(call.func, self.nranks))
-        };
+        let Team { blocks: most, threads, tile_bytes } = self.symmetric_team(call);
         let moved_bytes = match call.func {
             Func::AllReduce => call.bytes().div_ceil(u64::from(self.nranks)),
             _ => call.bytes(),
@@ -216,7 +241,7 @@ impl Facts {
         let by_size = moved_bytes.div_ceil(BLOCK_BYTES).clamp(1, u64::from(most)) as u32;
         let connected = self.mesh_channels.min(self.blocks_max).max(1);
         let blocks = self.limits.apply(by_size).min(connected);
-        let own_blocks = if by_threads { own_share(call.func, blocks, self.nranks) } else { 0 };
+        let own_blocks = if tile_bytes == 0 { own_share(call.func, blocks, self.nranks) } else { 0 };
         SymmetricPlan {
             func: call.func,
             dtype,
@@ -263,7 +288,8 @@ impl Facts {
         }
         let mut kernels = Vec::new();
         for (func, dtype) in FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(move |of| (*func, *of))) {
-            let threads = if func.is_reduction() { REDUCING_THREADS } else { COPYING_THREADS };
+            let has_tiles = func.is_reduction() && self.nranks > 2;
+            let threads = if has_tiles { REDUCING_THREADS } else { COPYING_THREADS };
             let kernel = (Kernel::symmetric(func, dtype), threads);
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
@@ -373,7 +399,22 @@ mod tests {
             let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
             assert_ne!(plan(&few, func, 16 << 20).tile_bytes, 0, "{func}: fewer blocks do with bulk copies");
         }
-        assert_ne!(plan(&two, Func::ReduceScatter, 16 << 20).tile_bytes, 0, "there is something to combine");
+    }
+
+    #[test]
+    fn two_ranks_reduce_by_their_threads() {
+        let place = |_, _| Some(Placement { window: 0, offset: 0 });
+        let plan = |facts: &Facts, func| {
+            let plan = facts.plan_symmetric(&call(func, 64 << 20), [0, 1 << 40], place);
+            let plan = plan.expect("all is in windows");
+            (plan.channels, plan.threads, plan.tile_bytes)
+        };
+        let [two, four] = [2, 4].map(|nranks| facts(nranks, 90, Forced::default()));
+        let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
+        assert_eq!(plan(&two, Func::ReduceScatter), (12, 512, 0));
+        assert_eq!(plan(&few, Func::ReduceScatter), (8, 512, 0));
+        assert_eq!([&two, &few].map(|facts| plan(facts, Func::AllReduce)), [(8, 512, 0); 2]);
+        assert_eq!(plan(&four, Func::ReduceScatter), (24, 320, 16 << 10));
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Kernel {
     pub const fn threads_max(&self) -> u32 {
         match self {
             Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. }
-            | Kernel::Symmetric { dtype: None, .. } => THREADS_MAX,
+            | Kernel::Symmetric { .. } => THREADS_MAX,
             _ => COMMON_THREADS_MAX,
         }
     }

@@ -58,8 +58,14 @@ pub fn change<M: KernelMachine, T: Element, const PRE: bool>(by: u64) -> impl Fn
     move |word| if PRE { pre_word::<M, T>(word, &arg) } else { post_word::<T>(word, &arg) }
 }
 
-/// What reduces two words by the operator `KIND`, a [`CombineKind`]. `EXTRA`: 1 multiplies the second one's elements by the scalar `by`
-/// before, 2 divides the outcome's by it.
+/// What a [`reduction`] does besides: multiplies the second word's elements by the scalar before.
+pub const PRE_SECOND: u8 = 1;
+/// Divides the outcome's elements.
+pub const POST: u8 = 2;
+/// Multiplies both words' elements by the scalar before.
+pub const PRE_BOTH: u8 = 3;
+
+/// What reduces two words by the operator `KIND`, a [`CombineKind`]. `EXTRA` is nothing (0), or what it does besides, by `by`.
 #[inline(always)]
 pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
     by: u64,
@@ -73,8 +79,9 @@ pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
     };
     #[inline(always)]
     move |a, b| {
-        let b = if EXTRA == 1 { pre_word::<M, T>(b, &arg) } else { b };
+        let a = if EXTRA == PRE_BOTH { pre_word::<M, T>(a, &arg) } else { a };
+        let b = if EXTRA == PRE_BOTH || EXTRA == PRE_SECOND { pre_word::<M, T>(b, &arg) } else { b };
         let value = combine_word::<M, T>(kind, a, b);
-        if EXTRA == 2 { post_word::<T>(value, &arg) } else { value }
+        if EXTRA == POST { post_word::<T>(value, &arg) } else { value }
     }
 }

@@ -1,9 +1,9 @@
 //! A thread block as a [`Block`].
 
-use super::sweep::Share;
+use super::sweep::{Places, Share};
 use super::tiles::Tiles;
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
+use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, ReducePair, Stop, Wait, Words};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
@@ -197,10 +197,26 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
         len_bytes: usize,
         how: How,
     ) {
+        let places = Places::of_two([a, b], [dst, dst2], len_bytes);
         // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe {
-            bulk::combine::<M, T>(self.share(), dst, dst2, a, b, len_bytes, self.variant(how), &self.arg)
-        };
+        unsafe { bulk::combine::<M, T>(self.share(), places, self.variant(how), &self.arg) };
+    }
+}
+
+impl<M: KernelMachine, T: Element, const POSTER: bool> ReducePair for GpuBlock<M, T, POSTER> {
+    #[inline(always)]
+    unsafe fn reduce_pair(
+        &self,
+        dst: *mut u8,
+        dst2: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        len_bytes: usize,
+        how: How,
+    ) {
+        let places = Places::of_two([a, b], [dst, dst2], len_bytes);
+        // SAFETY: obligations 1 and 2 are the loop's.
+        unsafe { bulk::reduce_pair::<M, T>(self.share(), places, self.variant(how), &self.arg) };
     }
 }
 

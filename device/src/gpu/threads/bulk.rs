@@ -1,6 +1,6 @@
 //! Bulk operations of a thread block: which loop, with which operator. Slots are aligned; other operands are the user's.
 
-use super::arith;
+use super::arith::{self, POST, PRE_BOTH, PRE_SECOND};
 use super::sweep::{Places, Share, packs, units, whole_packs};
 use crate::gpu::{KernelMachine, Pack};
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
@@ -45,7 +45,7 @@ pub unsafe fn map<M: KernelMachine, T: Element>(
 
 /// Packs in flight of a thread in a loop that is called for each slice.
 const PACKS: usize = 4;
-/// The same in a kernel that copies and does little else.
+/// The same in a kernel that copies, or reduces two inputs, and does little else.
 const PACKS_FAR: usize = 8;
 
 /// # Safety
@@ -121,38 +121,62 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
 /// # Safety
 /// 1. As [`crate::gpu::Block::combine_bulk`]; addresses are aligned to elements.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the operands of `Block::combine_bulk`")]
 pub unsafe fn combine<M: KernelMachine, T: Element>(
     share: Share,
-    dst: *mut u8,
-    dst2: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    len_bytes: usize,
+    places: Places<2>,
     variant: Variant,
     arg: &OpArg,
 ) {
-    let places = Places { operands: [a.addr(), b.addr()], outputs: [dst.addr(), dst2.addr()], len_bytes };
+    // SAFETY: obligation 1.
+    unsafe { combine_with::<M, T, PRE_SECOND, PACKS>(share, places, variant, arg) }
+}
+
+/// # Safety
+/// 1. As [`crate::gpu::ReducePair::reduce_pair`]; addresses are aligned to elements.
+#[inline(always)]
+pub unsafe fn reduce_pair<M: KernelMachine, T: Element>(
+    share: Share,
+    places: Places<2>,
+    variant: Variant,
+    arg: &OpArg,
+) {
+    // SAFETY: obligation 1.
+    unsafe { combine_with::<M, T, PRE_BOTH, PACKS_FAR>(share, places, variant, arg) }
+}
+
+/// # Safety
+/// 1. As [`combine`].
+#[inline(always)]
+unsafe fn combine_with<M: KernelMachine, T: Element, const PRE: u8, const IN_FLIGHT: usize>(
+    share: Share,
+    places: Places<2>,
+    variant: Variant,
+    arg: &OpArg,
+) {
     const SUM: u8 = CombineKind::Sum as u8;
+    const PROD: u8 = CombineKind::Prod as u8;
+    const MAX: u8 = CombineKind::Max as u8;
+    const MIN: u8 = CombineKind::Min as u8;
+    let (scalar, divisor) = (arg.scalar_bits, u64::from(arg.divisor));
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
-            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0>(share, places, 0),
-            (CombineKind::Sum, true, _) => reduce::<M, T, SUM, 1>(share, places, arg.scalar_bits),
-            (CombineKind::Sum, false, true) => reduce::<M, T, SUM, 2>(share, places, u64::from(arg.divisor)),
-            (CombineKind::Prod, ..) => reduce::<M, T, { CombineKind::Prod as u8 }, 0>(share, places, 0),
-            (CombineKind::Max, ..) => reduce::<M, T, { CombineKind::Max as u8 }, 0>(share, places, 0),
-            (CombineKind::Min, ..) => reduce::<M, T, { CombineKind::Min as u8 }, 0>(share, places, 0),
+            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0, IN_FLIGHT>(share, places, 0),
+            (CombineKind::Sum, true, _) => reduce::<M, T, SUM, PRE, IN_FLIGHT>(share, places, scalar),
+            (CombineKind::Sum, false, true) => reduce::<M, T, SUM, POST, IN_FLIGHT>(share, places, divisor),
+            (CombineKind::Prod, ..) => reduce::<M, T, PROD, 0, IN_FLIGHT>(share, places, 0),
+            (CombineKind::Max, ..) => reduce::<M, T, MAX, 0, IN_FLIGHT>(share, places, 0),
+            (CombineKind::Min, ..) => reduce::<M, T, MIN, 0, IN_FLIGHT>(share, places, 0),
         }
     }
 }
 
-/// `EXTRA`: 1 pre-multiplies the second operand by `by`, 2 divides the result by it.
+/// `EXTRA`: what [`arith::reduction`] does besides, by `by`. `IN_FLIGHT` packs of each operand.
 ///
 /// # Safety
 /// 1. As [`combine`].
 #[inline(never)]
-unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
+unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8, const IN_FLIGHT: usize>(
     share: Share,
     places: Places<2>,
     by: u64,
@@ -163,7 +187,7 @@ unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 2, PACKS>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
+            packs::<M, 2, IN_FLIGHT>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
             units::<M, T, 2, 1>(share, places, done, element);
         } else if size_of::<T>() <= UNIT_BYTES
             && places.is_aligned(UNIT_BYTES)

@@ -54,6 +54,15 @@ impl<const N: usize> Places<N> {
     }
 }
 
+impl Places<2> {
+    /// Of two operands. The second output may be null.
+    #[inline(always)]
+    pub fn of_two(operands: [*const u8; 2], outputs: [*mut u8; 2], len_bytes: usize) -> Places<2> {
+        let (operands, outputs) = (operands.map(|at| at.addr()), outputs.map(|at| at.addr()));
+        Places { operands, outputs, len_bytes }
+    }
+}
+
 /// The bytes of packs among so many.
 #[inline(always)]
 pub fn whole_packs(len_bytes: usize) -> usize {
