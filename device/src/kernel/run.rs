@@ -301,7 +301,9 @@ impl<B: Lines> ByTiles<B> for Ll128 {
     type Tiles = Self;
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> ByTiles<GpuBlock<M, T, POSTER>> for Simple {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool>
+    ByTiles<GpuBlock<M, T, POSTER, SHIFTS>> for Simple
+{
     const HAS_TILES: bool = cfg!(feature = "bulk") && M::Engine::PRESENT;
     type Tiles = Bulk;
 }
@@ -369,13 +371,13 @@ unsafe fn finish<B: Block>(block: &B, conns: Conns<'_>, launch: &KernelLaunch, i
 /// 1. `launch` is what the host launched with, and `messages` the list after it.
 /// 2. As [`ring`].
 #[inline(always)]
-pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER>>, const POSTER: bool>(
+pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER, true>>, const POSTER: bool>(
     machine: M,
     launch: &KernelLaunch,
     messages: *const KernelMessage,
 ) {
     // SAFETY: obligation 1.
-    let mut block = unsafe { GpuBlock::<M, u8, POSTER>::moving(machine, launch) };
+    let mut block = unsafe { GpuBlock::<M, u8, POSTER, true>::moving(machine, launch) };
     let (index, place) = (block.machine().block_index(), block.machine().shared());
     let has_tiles = P::PROTOCOL.is_counted() && block.open_tiles(launch.tile_bytes, 1);
     let (lane, channel) = (index / launch.nchannels, index % launch.nchannels);

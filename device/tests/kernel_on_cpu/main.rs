@@ -192,6 +192,8 @@ struct Bulk {
     outputs: [usize; 2],
     combines: bool,
     has_second: bool,
+    /// Of a copy: by shifted packs where it must.
+    shifts: bool,
     /// Which operand the first output is.
     in_place: Option<usize>,
 }
@@ -262,11 +264,15 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
                 let machine = Thread::new(index, state, None);
                 // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
                 unsafe {
-                    let block = GpuBlock::<_, u8, false>::reducing(machine, &args.launch, &args.coll);
                     let (src, how) = (places[0].cast_const(), How::default());
                     if bulk.combines {
+                        let block = GpuBlock::<_, u8, false>::reducing(machine, &args.launch, &args.coll);
                         block.combine_bulk(outputs[0], outputs[1], src, places[1].cast_const(), len, how);
+                    } else if bulk.shifts {
+                        let block = GpuBlock::<_, u8, false, true>::moving(machine, &args.launch);
+                        block.map_bulk(outputs[0], outputs[1], src, len, how);
                     } else {
+                        let block = GpuBlock::<_, u8, false>::moving(machine, &args.launch);
                         block.map_bulk(outputs[0], outputs[1], src, len, how);
                     }
                 }
@@ -286,11 +292,12 @@ proptest! {
         outputs in any::<[u8; 2]>(),
         combines: bool,
         has_second: bool,
+        shifts: bool,
         in_place in proptest::option::of(0usize..2),
     ) {
         let [operands, outputs] = [operands, outputs].map(|at| at.map(|at| usize::from(at % 16)));
         let in_place = in_place.map(|operand| if combines { operand } else { 0 });
-        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, combines, has_second, in_place });
+        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, combines, has_second, shifts, in_place });
         prop_assert_eq!(found, wanted);
     }
 }

@@ -159,7 +159,7 @@ impl Facts {
             // Each rank has a multiplier of its own, for its own input.
             && !(call.func.is_reduction() && call.op == RedOp::PreMulSum)
             && call.count > 0
-            && self.symmetric_is_aligned(call)
+            && self.symmetric_blocks_are_aligned(call)
             && (self.symmetric == Some(true) || self.symmetric_is_faster(call))
     }
 
@@ -172,9 +172,15 @@ impl Facts {
             && self.forced == Forced::default()
     }
 
-    /// Whether all ranks' blocks begin where bulk copies may, if the buffers do.
-    fn symmetric_is_aligned(&self, call: &Call) -> bool {
-        call.func == Func::AllReduce || call.bytes().is_multiple_of(ALIGN_BYTES)
+    /// Whether all ranks' blocks begin where those may who move them, if the buffers do.
+    fn symmetric_blocks_are_aligned(&self, call: &Call) -> bool {
+        call.func == Func::AllReduce || call.bytes().is_multiple_of(self.symmetric_align(call))
+    }
+
+    /// The multiple of bytes at which buffers begin that others touch. Threads copy from and to anywhere, but reduce fast at these only.
+    fn symmetric_align(&self, call: &Call) -> u64 {
+        let copies = self.symmetric_team(call).tile_bytes == 0 && !call.func.is_reduction();
+        if copies { 1 } else { ALIGN_BYTES }
     }
 
     fn symmetric_is_faster(&self, call: &Call) -> bool {
@@ -194,18 +200,30 @@ impl Facts {
     ) -> Option<SymmetricPlan> {
         let [touches_send, touches_recv] = touches(call.func);
         let buffers = call.func.buffers(false);
+        let align = self.symmetric_align(call);
         let placed = |is_touched: bool, address: u64, extent| {
-            let len_bytes = call.extent_bytes(extent, self.nranks);
-            let placement = if is_touched { Some(place(address, len_bytes)?) } else { None };
-            let at = placement.map_or(address, |placement| placement.offset);
-            at.is_multiple_of(ALIGN_BYTES).then_some(placement)
+            if !is_touched {
+                // The other ranks do not know where it is: they take the same way whatever it is aligned to.
+                return Some(None);
+            }
+            let placement = place(address, call.extent_bytes(extent, self.nranks))?;
+            placement.offset.is_multiple_of(align).then_some(Some(placement))
         };
         let send = placed(touches_send, addresses[0], buffers.send)?;
         let recv = placed(touches_recv, addresses[1], buffers.recv)?;
         if call.func == Func::AllToAll && addresses[0] == addresses[1] {
             return None;
         }
-        Some(self.symmetric_plan(call, [send, recv]))
+        let plan = self.symmetric_plan(call, [send, recv]);
+        let is_aligned = addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES));
+        match is_aligned || plan.tile_bytes == 0 {
+            true => Some(plan),
+            // As many blocks as the other ranks have, which may have tiles.
+            false if !call.func.is_reduction() => {
+                Some(SymmetricPlan { threads: COPYING_THREADS, tile_bytes: 0, ..plan })
+            }
+            false => None,
+        }
     }
 
     /// By whom a call's elements are moved. Threads begin and end sooner, and reduce between two ranks with fewer blocks; tiles move long

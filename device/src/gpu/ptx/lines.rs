@@ -7,7 +7,7 @@ use crate::gpu::{Block, Lines};
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
 use oxccl_shared::reduce::Element;
 
-impl<T: Element, const POSTER: bool> Lines for GpuBlock<Ptx, T, POSTER> {
+impl<T: Element, const POSTER: bool, const SHIFTS: bool> Lines for GpuBlock<Ptx, T, POSTER, SHIFTS> {
     const LINE_THREADS: usize = 8;
     const TEAM_THREADS: usize = 32;
 

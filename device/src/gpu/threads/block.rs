@@ -15,8 +15,9 @@ use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 /// shorter.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// A thread block of machine `M` that reduces elements of type `T`. With `POSTER`, its last warp is the poster.
-pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
+/// A thread block of machine `M` that reduces elements of type `T`. With `POSTER`, its last warp is the poster. With `SHIFTS` it copies between
+/// places that are not aligned to packs by shifted packs all the same, in a kernel with registers to spare.
+pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool = false> {
     machine: M,
     thread: u32,
     workers: u32,
@@ -31,7 +32,7 @@ pub struct GpuBlock<M: KernelMachine, T: Element, const POSTER: bool> {
     element: PhantomData<T>,
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> GpuBlock<M, T, POSTER, SHIFTS> {
     /// This thread's view of its block, for a kernel that only moves data.
     ///
     /// # Safety
@@ -106,7 +107,9 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
+    for GpuBlock<M, T, POSTER, SHIFTS>
+{
     #[inline(always)]
     fn thread(&self) -> usize {
         self.thread as usize
@@ -175,7 +178,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
             return;
         }
         // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe { bulk::map::<M, T>(self.share(), dst, dst2, src, len_bytes, variant, &self.arg) };
+        unsafe { bulk::map::<M, T, SHIFTS>(self.share(), dst, dst2, src, len_bytes, variant, &self.arg) };
     }
 
     #[inline(always)]
@@ -203,7 +206,9 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> ReducePair for GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> ReducePair
+    for GpuBlock<M, T, POSTER, SHIFTS>
+{
     #[inline(always)]
     unsafe fn reduce_pair(
         &self,
@@ -220,7 +225,9 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> ReducePair for GpuBlock<M
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> Words for GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Words
+    for GpuBlock<M, T, POSTER, SHIFTS>
+{
     type Batch = [u64; 1];
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! Bulk operations of a thread block: which loop, with which operator. Slots are aligned; other operands are the user's.
 
 use super::arith::{self, POST, PRE_BOTH, PRE_SECOND};
-use super::sweep::{Places, Share, packs, units, whole_packs};
+use super::sweep::{Places, Share, packs, shifted_packs, units, whole_packs};
 use crate::gpu::{KernelMachine, Pack};
+use core::ops::Range;
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
 /// Of a copy between places that are not aligned to packs.
@@ -19,7 +20,7 @@ pub struct Variant {
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`]; addresses are aligned to elements.
 #[inline(always)]
-pub unsafe fn map<M: KernelMachine, T: Element>(
+pub unsafe fn map<M: KernelMachine, T: Element, const SHIFTS: bool>(
     share: Share,
     dst: *mut u8,
     dst2: *mut u8,
@@ -31,7 +32,7 @@ pub unsafe fn map<M: KernelMachine, T: Element>(
     let (src, outputs) = (src.addr(), [dst.addr(), dst2.addr()]);
     match (variant.pre, variant.post) {
         // SAFETY: obligation 1 in every arm.
-        (false, false) => unsafe { copy::<M, PACKS>(share, outputs[0], outputs[1], src, len_bytes) },
+        (false, false) => unsafe { copy::<M, PACKS, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes) },
         // SAFETY: as above.
         (true, _) => unsafe {
             transform::<M, T, true>(share, outputs[0], outputs[1], src, len_bytes, arg.scalar_bits)
@@ -40,6 +41,29 @@ pub unsafe fn map<M: KernelMachine, T: Element>(
         (false, true) => unsafe {
             transform::<M, T, false>(share, outputs[0], outputs[1], src, len_bytes, u64::from(arg.divisor))
         },
+    }
+}
+
+/// From so many bytes on, places that are not aligned to packs are worth [`shifted_packs`].
+const SHIFTED_MIN_BYTES: usize = 1 << 10;
+
+/// Copies what lies before and behind the packs that are done.
+///
+/// # Safety
+/// 1. As [`crate::gpu::Block::map_bulk`].
+#[inline(always)]
+unsafe fn copy_edges<M: KernelMachine>(
+    share: Share,
+    src: usize,
+    output: usize,
+    len_bytes: usize,
+    done: Range<usize>,
+) {
+    let until = |len_bytes| Places { operands: [src], outputs: [output, 0], len_bytes };
+    // SAFETY: obligation 1.
+    unsafe {
+        units::<M, u8, 1, 1>(share, until(done.start), 0, |[byte]| byte);
+        units::<M, u8, 1, 1>(share, until(len_bytes), done.end, |[byte]| byte);
     }
 }
 
@@ -59,13 +83,13 @@ pub unsafe fn copy_far<M: KernelMachine>(
     len_bytes: usize,
 ) {
     // SAFETY: obligation 1.
-    unsafe { copy::<M, PACKS_FAR>(share, dst.addr(), dst2.addr(), src.addr(), len_bytes) }
+    unsafe { copy::<M, PACKS_FAR, true>(share, dst.addr(), dst2.addr(), src.addr(), len_bytes) }
 }
 
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(never)]
-unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize>(
+unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
     share: Share,
     dst: usize,
     dst2: usize,
@@ -78,6 +102,11 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize>(
         if places.is_aligned(size_of::<Pack>()) {
             packs::<M, 1, IN_FLIGHT>(share, places, |[pack]| pack);
             units::<M, u8, 1, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
+        } else if SHIFTS && len_bytes >= SHIFTED_MIN_BYTES {
+            for output in places.outputs.into_iter().filter(|output| *output != 0 && *output != src) {
+                let done = shifted_packs::<M, PACKS>(share, src, output, len_bytes);
+                copy_edges::<M>(share, src, output, len_bytes, done);
+            }
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 16>(share, places, 0, |[unit]| unit);
         } else if places.is_aligned(2) && len_bytes.is_multiple_of(2) {

@@ -17,7 +17,7 @@ const IN_FLIGHT: usize = 4;
 const COMBINER_WARPS: u32 = 8;
 const GROUP_WARPS: u32 = 2;
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> GpuBlock<M, T, POSTER, SHIFTS> {
     /// Makes the block's tiles of so many bytes, if the launch has memory for `operands` and those being stored, and threads for all
     /// roles. All threads call it, once.
     #[inline(always)]
@@ -56,7 +56,9 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> BulkCopy for GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> BulkCopy
+    for GpuBlock<M, T, POSTER, SHIFTS>
+{
     #[inline(always)]
     fn tile_bytes(&self) -> usize {
         self.tiles.tile_bytes as usize
@@ -250,7 +252,7 @@ struct Sweep {
     step: u32,
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool> GpuBlock<M, T, POSTER> {
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> GpuBlock<M, T, POSTER, SHIFTS> {
     #[inline(always)]
     fn sweep(&self, to: u32, from: u32, len_bytes: usize) -> Sweep {
         let Tiles { skipped, group_threads, .. } = self.tiles;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! packs:  16 bytes for each thread and access, where all operands are aligned to them: a warp of 32 reads 512 bytes in a row
+//! shifted packs: where an output is not: packs of the output, each from the two of an operand that it lies in
 //! units:  an element, or 4 bytes, for each: 128 bytes in a row
 //! ```
 //! A multiprocessor of H200 stores at most 50 GB/s, by 4 bytes a thread as by 16, and loads more than twice as much
@@ -9,6 +10,7 @@
 //! that it has to save its caller's, for each slice.
 
 use crate::gpu::{KernelMachine, Pack};
+use core::ops::Range;
 
 const PACK_BYTES: usize = 16;
 
@@ -124,6 +126,60 @@ pub unsafe fn packs<M: KernelMachine, const N: usize, const COUNT: usize>(
         });
         at += turn;
     }
+}
+
+/// Copies the packs at whose multiples the output is aligned, and returns where these are; what lies before and behind is left. The source
+/// may begin anywhere: whole packs of it are read, and bytes that are not asked for lie in the same 16 as some that are.
+///
+/// # Safety
+/// 1. The source is readable and the output writable for the length, by this thread alone where it writes; they are apart.
+#[inline(always)]
+pub unsafe fn shifted_packs<M: KernelMachine, const COUNT: usize>(
+    share: Share,
+    src: usize,
+    output: usize,
+    len_bytes: usize,
+) -> Range<usize> {
+    let row = M::WARP_THREADS as usize * PACK_BYTES;
+    let head = (output.wrapping_neg() % PACK_BYTES).min(len_bytes);
+    let end = head + whole_packs(len_bytes - head);
+    let shift = (src + head) % PACK_BYTES;
+    let (first, turn) = turns::<M>(share, PACK_BYTES, COUNT);
+    let mut at = head + first;
+    while at < end {
+        let left = bytes_left(at, end);
+        let mut loaded = [[[0; 2]; 2]; COUNT];
+        repeat!(COUNT, i => {
+            if ((i * row) as u32) < left {
+                let from = src + at + i * row - shift;
+                // SAFETY: obligation 1; a second pack has bytes that are asked for.
+                unsafe {
+                    loaded[i][0] = M::load_pack(from);
+                    if shift > 0 {
+                        loaded[i][1] = M::load_pack(from + PACK_BYTES);
+                    }
+                }
+            }
+        });
+        repeat!(COUNT, i => {
+            if ((i * row) as u32) < left {
+                // SAFETY: obligation 1.
+                unsafe { M::store_pack(output + at + i * row, joined(loaded[i], shift)) };
+            }
+        });
+        at += turn;
+    }
+    head..end
+}
+
+/// The 16 bytes that begin so many bytes, fewer than 16, behind the begin of two packs.
+#[inline(always)]
+fn joined([[a, b], [c, d]]: [Pack; 2], shift: usize) -> Pack {
+    let bits = shift as u32 % 8 * 8;
+    let (first, second, third) = if shift < 8 { (a, b, c) } else { (b, c, d) };
+    // In two steps: there is no shift by 64.
+    let join = |low: u64, high: u64| low >> bits | high << 1 << (63 - bits);
+    [join(first, second), join(second, third)]
 }
 
 /// Runs `f` on every unit from `start` on, of which each thread has so many of every operand in flight.
