@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::{MessageClass, NET_MESSAGES};
-use oxccl_shared::abi::{ASK_MIN_BYTES, KERNEL_MESSAGES_MAX, Protocol, Rank};
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol, Rank, may_ask};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -88,7 +88,7 @@ impl Facts {
     /// Whether the receiver of a message of so many bytes is asked where it goes, if it may have a symmetric window. Exchanges are not: bulk copies
     /// to all ranks at once were slower than slots (docs/measurements/2026-11-27-h200x4.md).
     pub fn asks(&self, len_bytes: u64, is_exchange: bool) -> bool {
-        len_bytes >= ASK_MIN_BYTES && self.symmetric.unwrap_or(!is_exchange)
+        may_ask(len_bytes) && self.symmetric.unwrap_or(!is_exchange)
     }
 }
 
@@ -189,6 +189,7 @@ mod tests {
     use crate::plan::ChannelLimits;
     use crate::plan::Forced;
     use crate::plan::tuning::NetSpeed;
+    use oxccl_shared::abi::ASK_MIN_BYTES;
     use proptest::prelude::*;
 
     /// From, to, length.
