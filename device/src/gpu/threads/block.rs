@@ -3,7 +3,7 @@
 use super::sweep::Share;
 use super::tiles::Tiles;
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Wait, Words};
+use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Wait, Words, is_onto_itself};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
@@ -171,7 +171,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
     #[inline(always)]
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
         let variant = self.variant(how);
-        if dst.cast_const() == src && dst2.is_null() && !variant.pre && !variant.post {
+        if is_onto_itself(dst, dst2, src) && !variant.pre && !variant.post {
             return;
         }
         // SAFETY: obligations 1 and 2 are the loop's.
@@ -180,7 +180,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool> Block for GpuBlock<M, T, 
 
     #[inline(always)]
     unsafe fn copy_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
-        if dst.cast_const() == src && dst2.is_null() {
+        if is_onto_itself(dst, dst2, src) {
             return;
         }
         // SAFETY: obligations 1 and 2 are the loop's.
