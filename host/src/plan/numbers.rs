@@ -79,8 +79,8 @@ pub struct Blocks {
     pub ll_channels_max: u32,
     /// Channels of a Simple ring, by bytes of the longer buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
-    /// The same among more than two ranks, unless it is empty.
-    pub crowd_channels: &'static [(u64, u32)],
+    /// The same among more than two ranks, where it differs.
+    pub crowd_channels: Option<&'static [(u64, u32)]>,
     /// The same of a broadcast between two ranks, from so many bytes on: its root only sends, and more blocks than fill the link get in each
     /// other's way.
     pub pair_broadcast: Option<(u64, u32)>,
@@ -337,7 +337,7 @@ impl Tuning {
     pub fn without_nvlink(self) -> Tuning {
         let blocks = self.blocks.map(|blocks| Blocks {
             simple_channels: &[(0, 16)],
-            crowd_channels: &[(0, 16), (2 << 20, 8), (16 << 20, 4)],
+            crowd_channels: Some(&[(0, 16), (2 << 20, 8), (16 << 20, 4)]),
             pair_broadcast: None,
             ..blocks
         });
@@ -406,7 +406,7 @@ impl Blocks {
         // 18 % of Hopper's multiprocessors, as NCCL takes. In clusters 64 carry 1 to 7 % more of 1 GiB (docs/measurements/2026-11-27-h200x4.md),
         // and `NCCL_MIN_NCHANNELS` has them.
         simple_channels: &[(0, 24)],
-        crowd_channels: &[],
+        crowd_channels: None,
         pair_broadcast: Some((8 << 20, 16)),
         ll_threads: COMMON_THREADS_MAX,
         simple_threads: THREADS_MAX,
@@ -487,11 +487,7 @@ impl Blocks {
         if let Some((_, channels)) = pair.filter(|(from_bytes, _)| bytes >= *from_bytes) {
             return channels;
         }
-        let rows = if nranks > 2 && !self.crowd_channels.is_empty() {
-            self.crowd_channels
-        } else {
-            self.simple_channels
-        };
+        let rows = self.crowd_channels.filter(|_| nranks > 2).unwrap_or(self.simple_channels);
         let line = rows.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
         line.map_or(1, |(_, channels)| *channels)
     }
