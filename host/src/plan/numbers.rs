@@ -41,8 +41,8 @@ pub struct Tuning {
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
-    /// The same of those of an all-to-all, in which every pair has one at the same time: fewer channels for each fill the links.
-    pub exchanges: &'static [MessageClass],
+    /// Channels of the long ones of an all-to-all, in which every pair has one at the same time: fewer for each fill the links.
+    pub exchange_channels: u32,
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -227,7 +227,7 @@ impl Tuning {
         hops_even_slices: true,
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
-        exchanges: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
+        exchange_channels: 1,
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -269,12 +269,8 @@ impl Tuning {
             // Each way. 32 are slower: two GPUs carry 350 GB/s with 24 and 314 with 32.
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
         ],
-        exchanges: &[
-            MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
-            MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
-            // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
-            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
-        ],
+        // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
+        exchange_channels: 16,
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
@@ -321,6 +317,13 @@ impl Tuning {
         ..Tuning::SM_90
     };
 
+    /// How messages of an all-to-all are divided: the short ones as any.
+    pub fn exchanges(&self) -> impl Iterator<Item = MessageClass> {
+        let short = self.messages.iter().copied().filter(|class| class.protocol.is_flagged());
+        let (protocol, channels) = (Protocol::Simple, self.exchange_channels);
+        short.chain([MessageClass { max_bytes: u64::MAX, protocol, channels }])
+    }
+
     /// The table for processors of a kind; of several the oldest.
     pub fn of(architecture: Architecture) -> Tuning {
         match architecture {
@@ -352,11 +355,7 @@ impl Tuning {
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
-            exchanges: &[
-                MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
-                MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
-                MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 4 },
-            ],
+            exchange_channels: 4,
             all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self
