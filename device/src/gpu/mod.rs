@@ -214,6 +214,12 @@ pub trait ReducePair: Block {
     );
 }
 
+/// Whether a copy is onto itself and nowhere else: there is nothing to do.
+#[inline(always)]
+pub fn is_onto_itself(dst: *mut u8, dst2: *mut u8, src: *const u8) -> bool {
+    dst.cast_const() == src && dst2.is_null()
+}
+
 /// Looks at an end until `look` finds something.
 #[inline(always)]
 pub fn wait_for<B: Block, T>(

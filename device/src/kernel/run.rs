@@ -13,8 +13,8 @@ use crate::prims::{Bulk, Ll, Ll128, Proto, Short, Simple};
 use core::ops::Range;
 use core::slice;
 use oxccl_shared::abi::{
-    ASK_MIN_BYTES, Algorithm, CollArgs, DataType, Func, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES,
-    KernelLaunch, KernelMessage, MESSAGE_ASKS, MESSAGE_TILES, Protocol, Rank, direct_blocks_max,
+    Algorithm, CollArgs, DataType, Func, KERNEL_DIRECT, KERNEL_MESSAGE_GRAIN_BYTES, KernelLaunch,
+    KernelMessage, MESSAGE_ASKS, MESSAGE_TILES, Protocol, Rank, direct_blocks_max, may_ask,
 };
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::mesh::{peers, place_from};
@@ -397,8 +397,8 @@ pub unsafe fn messages<M: KernelMachine, P: ByTiles<GpuBlock<M, u8, POSTER, true
         // SAFETY: obligations 1 and 2: no other block has this lane, and with it this direction of the connection.
         let conns = unsafe { SharedConns::<1>::load(block.machine(), place, launch, extent) };
         let direct_blocks = launch.nchannels.min(direct_blocks_max(message.len_bytes));
-        let is_long = message.len_bytes >= ASK_MIN_BYTES;
-        let direct = if is_long && channel < direct_blocks { part_of(direct_blocks) } else { 0..0 };
+        let has_direct_part = may_ask(message.len_bytes) && channel < direct_blocks;
+        let direct = if has_direct_part { part_of(direct_blocks) } else { 0..0 };
         // SAFETY: obligation 1; parts begin at multiples of 16 bytes.
         if unsafe { run_message::<_, P>(&block, conns, message, (direct, part), has_tiles) }.is_err() {
             return;
@@ -431,9 +431,7 @@ unsafe fn run_message<B: BulkCopy, P: ByTiles<B>>(
         _ if !P::PROTOCOL.is_counted() => false,
         // SAFETY: obligation 1; the host lets only those ask whose buffers are aligned.
         true => has(MESSAGE_ASKS) && unsafe { direct::send_part(block, conns, message, direct_part)? },
-        false => {
-            message.len_bytes >= ASK_MIN_BYTES && direct::receive_part(block, conns, message, direct_part)?
-        }
+        false => may_ask(message.len_bytes) && direct::receive_part(block, conns, message, direct_part)?,
     };
     if is_direct {
         return Ok(());

@@ -4,7 +4,7 @@ use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
 use oxccl_device::gpu::{
     Block, BulkCopy, How, Lines, Pipe, ReducePair, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait,
-    Words,
+    Words, is_onto_itself,
 };
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -348,7 +348,7 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
 
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
         let (pre, post) = (how.pre && self.arith.operator.pre, how.post && self.arith.operator.post);
-        if dst.cast_const() == src && dst2.is_null() && !pre && !post {
+        if is_onto_itself(dst, dst2, src) && !pre && !post {
             return;
         }
         for at in self.share(&[dst.addr(), dst2.addr(), src.addr()], len_bytes) {

@@ -212,12 +212,7 @@ impl Stalls {
     fn is_owed_by_network(&self, stall: &Stall) -> bool {
         // Of what is only slow somebody goes on. One may be an operation behind: it has no result of that yet.
         let may_be = !self.names.reduces_by.is_empty() && !stall.waited.is_zero();
-        if !may_be || stall.class == StallClass::Network {
-            return false;
-        }
-        let waits_for: Vec<Option<Rank>> =
-            self.lock().last_said().map(|said| said.and_then(|standing| standing.waits_for)).collect();
-        is_circle(&waits_for, stall.rank)
+        may_be && stall.class != StallClass::Network && self.lock().is_circle(stall.rank)
     }
 
     /// The stall that the ranks know of.
@@ -409,12 +404,6 @@ impl Drop for Stalls {
     fn drop(&mut self) {
         self.poller.get().into_iter().for_each(Thread::unpark);
     }
-}
-
-/// Whether who follows the waits of ranks from this one comes to no end.
-fn is_circle(waits_for: &[Option<Rank>], from: Rank) -> bool {
-    let next = |rank: Rank| waits_for.get(rank.index()).copied().flatten();
-    waits_for.iter().try_fold(from, |rank, _| next(rank)).is_some()
 }
 
 /// What a reader of the log needs to find a rank.

@@ -135,19 +135,8 @@ impl Rendezvous {
         if self.expected.is_some_and(|(expected, ..)| nranks != expected) {
             self.others = nranks;
         }
-        match self.phase {
-            Phase::Gathering { .. } => {}
-            // Two jobs: both fail. Or this is the rank 0 of a job of which another process has said that it cannot come.
-            Phase::Failed {
-                failure:
-                    failure @ (Failure::Duplicate { .. } | Failure::WorldSize { .. } | Failure::Unplaced { .. }),
-                ..
-            } if wants_root => {
-                return self.answer_late(conn, failure);
-            }
-            _ if wants_root => return self.replies.push_back((conn, Reply::Leaving)),
-            Phase::Failed { failure, .. } => return self.answer_late(conn, failure),
-            Phase::Finished => return self.answer_surplus(rank, entry, nranks),
+        if !matches!(self.phase, Phase::Gathering { .. }) {
+            return self.came_late(rank, entry, nranks, wants_root);
         }
         self.came(rank);
         if let (NO_RANK, Some(why)) = (rank, register.withdraws) {
@@ -327,6 +316,23 @@ impl Rendezvous {
                 .push_back((entry.conn, Reply::Assigned { successor, listener: next.listener, parent }));
         }
         self.phase = Phase::Finished;
+    }
+
+    /// Answers a rank that registers when nobody is waited for any more.
+    fn came_late(&mut self, rank: Rank, entry: Entry, nranks: u32, wants_root: bool) {
+        use Failure::{Duplicate, Unplaced, WorldSize};
+        match self.phase {
+            // Two jobs: both fail. Or this is the rank 0 of a job of which another process has said that it cannot come.
+            Phase::Failed {
+                failure: failure @ (Duplicate { .. } | WorldSize { .. } | Unplaced { .. }),
+                ..
+            } if wants_root => {
+                self.answer_late(entry.conn, failure);
+            }
+            _ if wants_root => self.replies.push_back((entry.conn, Reply::Leaving)),
+            Phase::Failed { failure, .. } => self.answer_late(entry.conn, failure),
+            Phase::Gathering { .. } | Phase::Finished => self.answer_surplus(rank, entry, nranks),
+        }
     }
 
     /// A process that comes when all ranks have come, or when a failed root has stopped to answer.

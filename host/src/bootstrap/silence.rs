@@ -7,8 +7,7 @@ use oxccl_shared::abi::Rank;
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::ring::Side;
-use super::tcp_info::{LOOK_EVERY, is_unanswered};
+use super::tcp_info::{Silence, is_unanswered};
 
 /// A rank that is next to this one in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +21,7 @@ pub struct Neighbour {
 /// This rank's neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Silences {
-    looked_at: Option<Instant>,
-    sides: [Option<Neighbour>; 2],
+    sides: [Option<(Rank, Silence)>; 2],
 }
 
 impl Silences {
@@ -33,28 +31,20 @@ impl Silences {
     }
 
     fn update(&mut self, now: Instant, links: [Option<(Rank, impl Fn() -> bool)>; 2]) {
-        let is_due = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
-        for (side, link) in Side::RING.into_iter().zip(links) {
-            let before = self.sides[side as usize];
-            self.sides[side as usize] = link.map(|(rank, is_unanswered)| {
-                let before = before.filter(|before| before.rank == rank);
-                match before {
-                    Some(before) if !is_due => before,
-                    _ => {
-                        let since = before.and_then(|before| before.silent_since).unwrap_or(now);
-                        Neighbour { rank, silent_since: is_unanswered().then_some(since) }
-                    }
-                }
+        for (side, link) in self.sides.iter_mut().zip(links) {
+            *side = link.map(|(rank, is_unanswered)| {
+                let before = side.filter(|(before, _)| *before == rank);
+                let mut silence = before.map_or(Silence::default(), |(_, silence)| silence);
+                silence.look(now, is_unanswered);
+                (rank, silence)
             });
-        }
-        if is_due {
-            self.looked_at = Some(now);
         }
     }
 
     /// The neighbours that there are.
     pub fn neighbours(&self) -> impl Iterator<Item = Neighbour> {
-        self.sides.iter().copied().flatten()
+        let silences = self.sides.iter().flatten();
+        silences.map(|(rank, silence)| Neighbour { rank: *rank, silent_since: silence.since })
     }
 }
 

@@ -3,7 +3,8 @@
 //! Gives: the child's bootstrap, independent of the parent from then on.
 //! Never: sends a secret: parent and child derive the child's from their own.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use oxccl_shared::abi::Rank;
@@ -224,24 +225,12 @@ impl Bootstrap {
         let tag = meeting_tag(members, number);
         let credentials = self.shared.credentials.among(members);
         let config = &self.shared.config;
-        let after = |time| Deadline::after(time).or_cancelled(cancel).outlasting_abort();
-        let deadline = after(config.timeout);
+        let deadline = Deadline::after(config.timeout).or_cancelled(cancel).outlasting_abort();
         let addr = if place == 0 {
             let root_config = BootstrapConfig { unused_root_timeout: config.timeout, ..config.clone() };
             UniqueId::create_with((secret, credentials.clone()), &root_config)?.root_addr()
         } else {
-            let what = "its address cannot be read";
-            let from = [teller(place), 0].map(|place| members[place as usize]);
-            let patience = config.timeout.saturating_add(config.timeout / ROOT_FIRST_SHARE);
-            let told = self.recv_among(&from, members, tag, &after(patience));
-            let (from, bytes) = told.map_err(|error| match error {
-                // The first member tells all after a while. No word from it either: it is the one to name.
-                BootstrapError::Timeout { what, waited, .. } => {
-                    BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), waited }
-                }
-                error => error,
-            })?;
-            ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: from, what })?.addr
+            self.hear_where(members, place, tag, cancel)?
         };
         let id = UniqueId::new(addr, secret, RootKind::Created);
         let bytes = ListenerAddr { addr }.to_bytes();
@@ -282,23 +271,8 @@ impl Bootstrap {
         std::thread::scope(|scope| {
             let ((over, waits), has_met) = (channel::<()>(), Cancel::default());
             let is_over = has_met.clone();
-            let tell_again = move || {
-                let (patience, began) = (config.timeout / PATIENCE_SHARE, Instant::now());
-                let (pause, mut others) = (TELLS_EVERY.min(patience), others);
-                let mut untold = silent;
-                while !(untold.is_empty() && others.is_empty()) {
-                    let pause =
-                        if untold.is_empty() { patience.saturating_sub(began.elapsed()) } else { pause };
-                    if waits.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-                        return;
-                    }
-                    if began.elapsed() >= patience {
-                        untold.append(&mut others);
-                    }
-                    // The root names those that never answer.
-                    untold.retain(|to| !is_over.is_called() && tell(*to).is_err());
-                }
-            };
+            let patience = config.timeout / PATIENCE_SHARE;
+            let tell_again = move || tell_again(silent, others, patience, (&waits, &is_over), tell);
             let helper = std::thread::Builder::new().name("oxccl-meeting".into());
             if let Err(error) = helper.spawn_scoped(scope, tell_again) {
                 tracing::warn!(%error, "cannot start a thread; members that others do not tell of the meeting will miss it");
@@ -308,6 +282,30 @@ impl Bootstrap {
             drop(over);
             child
         })
+    }
+
+    /// Where the members of a meeting meet, as one of them tells this one.
+    fn hear_where(
+        &self,
+        members: &[Rank],
+        place: u32,
+        tag: u64,
+        cancel: &Cancel,
+    ) -> Result<SocketAddr, BootstrapError> {
+        let timeout = self.shared.config.timeout;
+        let patience = timeout.saturating_add(timeout / ROOT_FIRST_SHARE);
+        let deadline = Deadline::after(patience).or_cancelled(cancel).outlasting_abort();
+        let from = [teller(place), 0].map(|place| members[place as usize]);
+        let told = self.recv_among(&from, members, tag, &deadline);
+        let (from, bytes) = told.map_err(|error| match error {
+            // The first member tells all after a while. No word from it either: it is the one to name.
+            BootstrapError::Timeout { what, waited, .. } => {
+                BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), waited }
+            }
+            error => error,
+        })?;
+        let what = "its address cannot be read";
+        Ok(ListenerAddr::from_bytes(&bytes).map_err(|_| BootstrapError::Protocol { rank: from, what })?.addr)
     }
 
     /// This rank's index among `members`, which must be distinct ranks of this communicator and, unless empty,
@@ -338,6 +336,28 @@ fn teller(place: u32) -> u32 {
 fn told(place: u32, members: u32) -> impl Iterator<Item = u32> {
     let steps = if place == 0 { u32::BITS - 1 } else { place.trailing_zeros() };
     (0..steps).rev().map(move |step| place + (1 << step)).filter(move |to| *to < members)
+}
+
+/// Tells those again that were silent, and after `patience` also the others, until each has answered or the meeting is over.
+fn tell_again(
+    mut untold: Vec<u32>,
+    mut others: Vec<u32>,
+    patience: Duration,
+    (waits, is_over): (&Receiver<()>, &Cancel),
+    tell: impl Fn(u32) -> Result<(), BootstrapError>,
+) {
+    let (began, pause) = (Instant::now(), TELLS_EVERY.min(patience));
+    while !(untold.is_empty() && others.is_empty()) {
+        let pause = if untold.is_empty() { patience.saturating_sub(began.elapsed()) } else { pause };
+        if waits.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        if began.elapsed() >= patience {
+            untold.append(&mut others);
+        }
+        // The root names those that never answer.
+        untold.retain(|to| !is_over.is_called() && tell(*to).is_err());
+    }
 }
 
 /// The members that the error of a meeting names as missing. The root is the first member's.

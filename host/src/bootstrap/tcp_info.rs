@@ -1,6 +1,7 @@
 //! Layer: host / bootstrap.
 //! Takes: a TCP connection, and what its owner calls too long a silence.
-//! Gives: what the kernel knows of it (`struct tcp_info`); [`HostWatch`]: whether the host at its other end has vanished.
+//! Gives: what the kernel knows of it (`struct tcp_info`); [`Silence`]: since when the host at its other end answers nothing;
+//!   [`HostWatch`]: whether that host has vanished.
 //! Never: sends anything, or calls a host silent that owes no answer.
 
 use std::io;
@@ -9,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How often the kernel is asked whether the other side answers.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Transmissions of the same bytes, or probes, without an answer that are no accident: TCP sends them some 0.2 and 0.6 s after the first.
 const UNANSWERED_MIN: u8 = 2;
 
@@ -32,19 +33,37 @@ pub(super) fn is_unanswered(stream: &TcpStream) -> bool {
     retransmits >= UNANSWERED_MIN || probes >= UNANSWERED_MIN
 }
 
+/// Since when the host at the other end of a connection has answered nothing, as far as this was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Silence {
+    looked_at: Option<Instant>,
+    pub since: Option<Instant>,
+}
+
+impl Silence {
+    /// Looks, unless it did a moment ago; whether it did.
+    pub fn look(&mut self, now: Instant, is_unanswered: impl FnOnce() -> bool) -> bool {
+        let is_due = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
+        if is_due {
+            self.looked_at = Some(now);
+            self.since = is_unanswered().then_some(self.since.unwrap_or(now));
+        }
+        is_due
+    }
+}
+
 /// Finds out that the host at the other end of a connection has vanished while bytes are on their way to it. The kernel would repeat them for a
 /// quarter of an hour: it probes idle connections only, and its time limit for others holds for a host too that answers but reads nothing.
 #[derive(Debug)]
 pub(crate) struct HostWatch {
     dead_after: Duration,
-    looked_at: Instant,
-    silent_since: Option<Instant>,
+    silence: Silence,
 }
 
 impl HostWatch {
     /// Of a host that counts as gone after a silence of so long.
     pub fn new(dead_after: Duration) -> HostWatch {
-        HostWatch { dead_after, looked_at: Instant::now(), silent_since: None }
+        HostWatch { dead_after, silence: Silence::default() }
     }
 
     /// Looks, unless it did a moment ago.
@@ -56,16 +75,9 @@ impl HostWatch {
     }
 
     fn update(&mut self, now: Instant, is_unanswered: impl FnOnce() -> bool) -> io::Result<()> {
-        if now < self.looked_at + LOOK_EVERY {
-            return Ok(());
-        }
-        self.looked_at = now;
-        if !is_unanswered() {
-            self.silent_since = None;
-            return Ok(());
-        }
-        let since = *self.silent_since.get_or_insert(now);
-        if now.duration_since(since) < self.dead_after {
+        let has_looked = self.silence.look(now, is_unanswered);
+        let is_dead = |since| now.duration_since(since) >= self.dead_after;
+        if !has_looked || !self.silence.since.is_some_and(is_dead) {
             return Ok(());
         }
         let what = format!("its host has answered nothing for {:?} (OXCCL_OUTAGE)", self.dead_after);
@@ -80,12 +92,13 @@ mod tests {
     #[test]
     fn a_host_has_vanished_once_it_was_silent_for_so_long_without_an_answer() {
         let mut watch = HostWatch::new(Duration::from_secs(2));
-        let start = watch.looked_at;
+        let start = Instant::now();
         let mut look = |after_ms: u64, is_unanswered: bool| {
             watch
                 .update(start + Duration::from_millis(after_ms), || is_unanswered)
                 .map_err(|error| error.kind())
         };
+        assert_eq!(look(0, false), Ok(()));
         assert_eq!(look(100, true), Ok(()), "too soon to ask");
         assert_eq!(look(600, true), Ok(()));
         assert_eq!(look(2500, true), Ok(()));

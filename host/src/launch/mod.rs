@@ -22,6 +22,7 @@ pub(crate) mod in_flight;
 mod drives;
 mod net_links;
 mod coll_links;
+mod collective_order;
 mod drive;
 mod ticks;
 mod mark;
@@ -44,6 +45,7 @@ pub use calls_made::{
 pub use cell::{Behind, BehindError, EngineCell, Occupied, StartError};
 pub use channel::{Channel, HostPlaces};
 pub use coll_links::CollLinks;
+pub(crate) use collective_order::collective_order;
 pub use custom::CustomAlgorithm;
 pub(crate) use custom::CustomCut;
 pub(crate) use drive::{Collective, NetMessage};

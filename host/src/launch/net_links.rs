@@ -1,9 +1,10 @@
 //! A communicator's connections over a network: its proxy, which is told of every operation and driven by whoever waits.
 
+use super::collective_order::collective_order;
 use super::drive::{Collective, Drive, DriveFailure, NetMessage};
 use super::link_error::{Direction, LinkError};
 use crate::net::bypass::Expected;
-use crate::plan::{Call, Plan};
+use crate::plan::Plan;
 use crate::proxy::{EndFault, Progress, ProxyEnd, ProxyFailure, ProxyOrder, ProxyParts, driven_proxy};
 use oxccl_device::gpu::Wait;
 use oxccl_shared::abi::{ChannelId, Func, Rank};
@@ -63,24 +64,11 @@ impl NetLinks {
     }
 
     /// A collective begins.
-    fn collective(&mut self, call: &Call, plan: &Plan, tag: u32) {
+    fn collective(&mut self, plan: &Plan, root: Rank, tag: u32) {
         self.has_memory = true;
         let is_mesh = spec_of(plan.algorithm).connections.is_of_pairs();
-        let order = ProxyOrder {
-            count: call.count,
-            chunk_elems: plan.chunk_elems,
-            slice_elems: plan.slice_elems,
-            grain_elems: plan.grain_elems,
-            tag,
-            rank: call.root,
-            first_channel: if is_mesh { self.mesh } else { 0 },
-            nchannels: plan.channels,
-            func: call.func as u8,
-            algorithm: plan.algorithm as u8,
-            protocol: plan.protocol as u8,
-            elements: 0,
-            host_ranks: plan.host_ranks,
-        };
+        let first_channel = if is_mesh { self.mesh } else { 0 };
+        let order = ProxyOrder { tag, first_channel, ..collective_order(plan, root) };
         if !self.backlog.is_empty() || self.progress.offer(order).is_err() {
             self.backlog.push_back((Turn::default(), order));
         }
@@ -116,7 +104,7 @@ impl Drive for NetLinks {
     }
 
     fn begin_collective(&mut self, collective: &Collective<'_>) {
-        self.collective(collective.call, collective.plan, collective.tag);
+        self.collective(collective.plan, collective.call.root, collective.tag);
     }
 
     fn begin_messages(&mut self) {

@@ -5,9 +5,10 @@
 //! repeats the one before costs an addition, and a call of other lengths a search among those that are kept.
 
 use super::call::RawCall;
+use super::collective_order::collective_order;
 use super::messages::{self, is_among_messages};
 use crate::plan::{Call, CallPlan, Plan, Step, SymmetricPlan, steps};
-use crate::proxy::{ProxyChannel, ProxyOrder, Volume, volumes};
+use crate::proxy::{ProxyChannel, Volume, volumes};
 use oxccl_shared::abi::{DataType, Rank};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
@@ -197,7 +198,7 @@ impl PlannedTraffic {
                 sums.add(peer, is_send, elems * elem_bytes * times);
             }
         };
-        volumes(order_of(plan, *root), places, (self.rank, self.nranks), &mut each);
+        volumes(collective_order(plan, *root), places, (self.rank, self.nranks), &mut each);
         sums.end(*times);
     }
 
@@ -259,23 +260,6 @@ impl Kept {
             self.collectives.len() - 1
         });
         self.present.push(at);
-    }
-}
-
-/// The order that a proxy would get for a collective's kernel. Its channels count from the first one.
-fn order_of(plan: &Plan, root: Rank) -> ProxyOrder {
-    ProxyOrder {
-        count: plan.count,
-        chunk_elems: plan.chunk_elems,
-        slice_elems: plan.slice_elems,
-        grain_elems: plan.grain_elems,
-        rank: root,
-        nchannels: plan.channels,
-        func: plan.func as u8,
-        algorithm: plan.algorithm as u8,
-        protocol: plan.protocol as u8,
-        host_ranks: plan.host_ranks,
-        ..ProxyOrder::default()
     }
 }
 

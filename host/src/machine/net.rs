@@ -6,7 +6,7 @@
 use super::conns::{ConnKind, NetEnds};
 use super::order_gate::{OrderGate, Replay, SharedGate, Sink};
 use super::verdict::Verdict;
-use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notice, Notify};
+use crate::launch::{Direction, Fault, Health, LEFT_GRACE, LinkError, Notice, Notify, collective_order};
 use crate::plan::{FAR_CHANNELS_MAX, Plan};
 use crate::proxy::{
     Concerns, Elements, EndError, EndFault, EndId, Idle, Keep, ORDERS_OPEN_MAX, ProxyChannel, ProxyEnd,
@@ -78,9 +78,8 @@ impl NetChannels {
     /// The proxy order of a collective's kernel.
     pub fn order_of_collective(&self, coll: &KernelColl, plan: &Plan) -> ProxyOrder {
         let connections = spec_of(plan.algorithm).connections;
-        let first = self.of(ConnKind::of(connections)).start;
-        let channels = first..first + plan.channels;
-        let order = ProxyOrder::of_collective(coll, plan.algorithm, plan.protocol, channels);
+        let first_channel = self.of(ConnKind::of(connections)).start;
+        let order = ProxyOrder { tag: coll.tag, first_channel, ..collective_order(plan, coll.root) };
         match (connections, plan.dtype) {
             (Connections::Chain | Connections::Star, Some(dtype)) => {
                 order.with_elements(Elements::new(dtype, coll.combines()))

@@ -129,32 +129,19 @@ impl Facts {
         let blocks = tuning.blocks.expect("every table of GPUs has blocks");
         let blocks_max = sm_count.max(1);
         let at_most = |channels: u32| limits.max.unwrap_or(channels).min(channels).min(blocks_max).max(1);
+        let layouts = [blocks.ring_layout(buffer_bytes), blocks.mesh_layout(buffer_bytes)];
+        let tree_channels = if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 };
+        let channels = [at_most(blocks.ring_channels), tree_channels];
+        // All else is as with CPUs: one host, and nothing known of what connects it to others.
         Facts {
-            nranks,
-            ring_layout: blocks.ring_layout(buffer_bytes),
-            mesh_layout: blocks.mesh_layout(buffer_bytes),
             tree_layout: blocks.tree_layout(buffer_bytes),
-            ring_channels: at_most(blocks.ring_channels),
             mesh_channels: at_most(blocks.mesh_channels),
             far_channels: at_most(blocks.mesh_channels),
-            chain_channels: 1,
             star_channels: 0,
-            tree_channels: if forced.wants_trees() { at_most(blocks.tree_channels) } else { 0 },
             blocks_max,
-            forced,
             limits,
             tuning,
-            hosts: Hosts::One,
-            nhosts: 1,
-            machine: Machine::nominal(architecture, nranks),
-            proxy_threads: 0,
-            collnet: Collnet::Disabled,
-            advice: None,
-            table: None,
-            cta_policy: CtaPolicy::Default,
-            symmetric: None,
-            read_from_bytes: None,
-            has_far_ranks: false,
+            ..Facts::of_cpus(nranks, architecture, forced, layouts, channels)
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::facts::Facts;
 use super::numbers::{MessageClass, NET_MESSAGES};
-use oxccl_shared::abi::{ASK_MIN_BYTES, KERNEL_MESSAGES_MAX, Protocol, Rank};
+use oxccl_shared::abi::{KERNEL_MESSAGES_MAX, Protocol, Rank, may_ask};
 use oxccl_shared::algo::kernels::Kernel;
 
 /// A message to or from another rank.
@@ -67,7 +67,7 @@ pub struct Arrangement {
 }
 
 /// The kernel of a class, and the threads of its blocks.
-fn kernel_of(class: &MessageClass, facts: &Facts) -> (Kernel, u32) {
+fn kernel_of(class: MessageClass, facts: &Facts) -> (Kernel, u32) {
     let protocol = facts.message_protocol_for(class.protocol);
     let kernel = Kernel::Messages { protocol };
     (kernel, facts.threads_of(&kernel))
@@ -88,7 +88,7 @@ impl Facts {
     /// Whether the receiver of a message of so many bytes is asked where it goes, if it may have a symmetric window. Exchanges are not: bulk copies
     /// to all ranks at once were slower than slots (docs/measurements/2026-11-27-h200x4.md).
     pub fn asks(&self, len_bytes: u64, is_exchange: bool) -> bool {
-        len_bytes >= ASK_MIN_BYTES && self.symmetric.unwrap_or(!is_exchange)
+        may_ask(len_bytes) && self.symmetric.unwrap_or(!is_exchange)
     }
 }
 
@@ -98,27 +98,28 @@ fn classes_count(facts: &Facts) -> usize {
 }
 
 /// A class, and how many channels are connected for it.
-fn class_at<'a>(class: usize, facts: &Facts) -> (&'a MessageClass, u32) {
-    let mut near = facts.tuning.messages.iter().chain(facts.tuning.exchanges);
+fn class_at(class: usize, facts: &Facts) -> (MessageClass, u32) {
+    let mut near = facts.tuning.messages.iter().copied().chain(facts.tuning.exchanges());
     match near.nth(class) {
         Some(near) => (near, facts.mesh_channels),
-        None => (&NET_MESSAGES[class - first_far(facts)], facts.far_channels),
+        None => (NET_MESSAGES[class - first_far(facts)], facts.far_channels),
     }
 }
 
 fn first_far(facts: &Facts) -> usize {
-    facts.tuning.messages.len() + facts.tuning.exchanges.len()
+    facts.tuning.messages.len() + facts.tuning.exchanges().count()
 }
 
 fn class_of(want: &MessageWant, facts: &Facts) -> usize {
     let near = facts.tuning.messages;
     let goes_with_far = want.is_far || facts.crosses_network() && want.len_bytes <= JOINT_MAX_BYTES;
-    let (first, classes) = match (goes_with_far, want.is_exchange) {
-        (true, _) => (first_far(facts), NET_MESSAGES),
-        (false, true) => (near.len(), facts.tuning.exchanges),
-        (false, false) => (0, near),
+    let holds_it = |class: MessageClass| want.len_bytes <= class.max_bytes;
+    let (first, found) = match (goes_with_far, want.is_exchange) {
+        (true, _) => (first_far(facts), NET_MESSAGES.iter().copied().position(holds_it)),
+        (false, true) => (near.len(), facts.tuning.exchanges().position(holds_it)),
+        (false, false) => (0, near.iter().copied().position(holds_it)),
     };
-    first + classes.iter().position(|class| want.len_bytes <= class.max_bytes).unwrap_or(classes.len() - 1)
+    first + found.expect("the last class holds messages of any length")
 }
 
 /// How many ranks apart the ends of a launch's messages may be.
@@ -189,6 +190,7 @@ mod tests {
     use crate::plan::ChannelLimits;
     use crate::plan::Forced;
     use crate::plan::tuning::NetSpeed;
+    use oxccl_shared::abi::ASK_MIN_BYTES;
     use proptest::prelude::*;
 
     /// From, to, length.

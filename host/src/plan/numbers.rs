@@ -41,8 +41,8 @@ pub struct Tuning {
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
-    /// The same of those of an all-to-all, in which every pair has one at the same time: fewer channels for each fill the links.
-    pub exchanges: &'static [MessageClass],
+    /// Channels of the long ones of an all-to-all, in which every pair has one at the same time: fewer for each fill the links.
+    pub exchange_channels: u32,
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -79,8 +79,8 @@ pub struct Blocks {
     pub ll_channels_max: u32,
     /// Channels of a Simple ring, by bytes of the longer buffer. The first row holds for all sizes below the second.
     pub simple_channels: &'static [(u64, u32)],
-    /// The same among more than two ranks, unless it is empty.
-    pub crowd_channels: &'static [(u64, u32)],
+    /// The same among more than two ranks, where it differs.
+    pub crowd_channels: Option<&'static [(u64, u32)]>,
     /// The same of a broadcast between two ranks, from so many bytes on: its root only sends, and more blocks than fill the link get in each
     /// other's way.
     pub pair_broadcast: Option<(u64, u32)>,
@@ -227,7 +227,7 @@ impl Tuning {
         hops_even_slices: true,
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
-        exchanges: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
+        exchange_channels: 1,
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -269,12 +269,8 @@ impl Tuning {
             // Each way. 32 are slower: two GPUs carry 350 GB/s with 24 and 314 with 32.
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
         ],
-        exchanges: &[
-            MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
-            MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
-            // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
-            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
-        ],
+        // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
+        exchange_channels: 16,
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
@@ -323,6 +319,13 @@ impl Tuning {
         ..Tuning::SM_90
     };
 
+    /// How messages of an all-to-all are divided: the short ones as any.
+    pub fn exchanges(&self) -> impl Iterator<Item = MessageClass> {
+        let short = self.messages.iter().copied().filter(|class| class.protocol.is_flagged());
+        let (protocol, channels) = (Protocol::Simple, self.exchange_channels);
+        short.chain([MessageClass { max_bytes: u64::MAX, protocol, channels }])
+    }
+
     /// The table for processors of a kind; of several the oldest.
     pub fn of(architecture: Architecture) -> Tuning {
         match architecture {
@@ -339,7 +342,7 @@ impl Tuning {
     pub fn without_nvlink(self) -> Tuning {
         let blocks = self.blocks.map(|blocks| Blocks {
             simple_channels: &[(0, 16)],
-            crowd_channels: &[(0, 16), (2 << 20, 8), (16 << 20, 4)],
+            crowd_channels: Some(&[(0, 16), (2 << 20, 8), (16 << 20, 4)]),
             pair_broadcast: None,
             ..blocks
         });
@@ -354,11 +357,7 @@ impl Tuning {
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
-            exchanges: &[
-                MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
-                MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
-                MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 4 },
-            ],
+            exchange_channels: 4,
             all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self
@@ -408,7 +407,7 @@ impl Blocks {
         // 18 % of Hopper's multiprocessors, as NCCL takes. In clusters 64 carry 1 to 7 % more of 1 GiB (docs/measurements/2026-11-27-h200x4.md),
         // and `NCCL_MIN_NCHANNELS` has them.
         simple_channels: &[(0, 24)],
-        crowd_channels: &[],
+        crowd_channels: None,
         pair_broadcast: Some((8 << 20, 16)),
         ll_threads: COMMON_THREADS_MAX,
         simple_threads: THREADS_MAX,
@@ -489,11 +488,7 @@ impl Blocks {
         if let Some((_, channels)) = pair.filter(|(from_bytes, _)| bytes >= *from_bytes) {
             return channels;
         }
-        let rows = if nranks > 2 && !self.crowd_channels.is_empty() {
-            self.crowd_channels
-        } else {
-            self.simple_channels
-        };
+        let rows = self.crowd_channels.filter(|_| nranks > 2).unwrap_or(self.simple_channels);
         let line = rows.iter().rfind(|(from_bytes, _)| bytes >= *from_bytes);
         line.map_or(1, |(_, channels)| *channels)
     }

@@ -1,7 +1,7 @@
 //! What a user's thread tells a proxy: one record for an operation, and the memory through which it does.
 
 use oxccl_shared::abi::{
-    Algorithm, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage, Protocol, Rank, RedOp,
+    Algorithm, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelMessage, Protocol, Rank, RedOp,
 };
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::fifo::OrderFifo;
@@ -136,30 +136,6 @@ const _: () = {
 };
 
 impl ProxyOrder {
-    /// What the proxy must do for a kernel that is launched with `coll` on these channels.
-    pub fn of_collective(
-        coll: &KernelColl,
-        algorithm: Algorithm,
-        protocol: Protocol,
-        channels: Range<u32>,
-    ) -> ProxyOrder {
-        ProxyOrder {
-            count: coll.cut.count,
-            chunk_elems: coll.chunk_elems,
-            slice_elems: coll.slice_elems,
-            grain_elems: coll.cut.grain_elems,
-            tag: coll.tag,
-            rank: coll.root,
-            first_channel: channels.start,
-            nchannels: channels.end - channels.start,
-            func: coll.func as u8,
-            algorithm: algorithm as u8,
-            protocol: protocol as u8,
-            elements: 0,
-            host_ranks: coll.host_ranks,
-        }
-    }
-
     /// The same with what a network that reduces is to know.
     pub fn with_elements(self, elements: Elements) -> ProxyOrder {
         ProxyOrder { elements: elements.to_byte(), ..self }

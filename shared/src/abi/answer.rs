@@ -35,5 +35,11 @@ impl SlotHeader {
     }
 }
 
-/// Producers ask for messages of at least so many bytes, and consumers of shorter ones look for no question.
+/// Producers ask for messages of at least so many bytes.
 pub const ASK_MIN_BYTES: u64 = 2 << 20;
+
+/// Whether the producer of a message of so many bytes may ask. Consumers of shorter ones look for no question.
+#[inline(always)]
+pub const fn may_ask(len_bytes: u64) -> bool {
+    len_bytes >= ASK_MIN_BYTES
+}

@@ -16,7 +16,7 @@ mod kernel;
 #[cfg(not(loom))]
 mod digest;
 
-pub use answer::{ASK_MIN_BYTES, Answer};
+pub use answer::{ASK_MIN_BYTES, Answer, may_ask};
 pub use conn::{ConnControl, ConnEnd, ConnLayout, SlotHeader, SlotLine};
 #[cfg(not(loom))]
 pub use digest::ABI_DIGEST;

@@ -1,7 +1,7 @@
 //! One thread as a block.
 
 use super::reduce::{self, Flags, ReduceTable};
-use crate::gpu::{Block, How, Lines, Stop, Wait, Words};
+use crate::gpu::{Block, How, Lines, Stop, Wait, Words, is_onto_itself};
 use core::ptr::null_mut;
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::reduce::Resolved;
@@ -117,7 +117,7 @@ impl<W: Waiter> Block for CpuBlock<'_, W> {
     #[inline]
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
         let flags = self.flags(how);
-        if dst.cast_const() == src && dst2.is_null() && !flags.intersects(Flags::PRE | Flags::POST) {
+        if is_onto_itself(dst, dst2, src) && !flags.intersects(Flags::PRE | Flags::POST) {
             return;
         }
         // SAFETY: obligations 1 and 2 are the table's.

@@ -3,7 +3,9 @@
 use super::sweep::{Places, Share};
 use super::tiles::Tiles;
 use super::{arith, bulk};
-use crate::gpu::{Awaited, Block, End, Fold, How, KernelMachine, Pipe, ReducePair, Stop, Wait, Words};
+use crate::gpu::{
+    Awaited, Block, End, Fold, How, KernelMachine, Pipe, ReducePair, Stop, Wait, Words, is_onto_itself,
+};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
@@ -174,7 +176,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
     #[inline(always)]
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How) {
         let variant = self.variant(how);
-        if dst.cast_const() == src && dst2.is_null() && !variant.pre && !variant.post {
+        if is_onto_itself(dst, dst2, src) && !variant.pre && !variant.post {
             return;
         }
         // SAFETY: obligations 1 and 2 are the loop's.
@@ -183,7 +185,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
 
     #[inline(always)]
     unsafe fn copy_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
-        if dst.cast_const() == src && dst2.is_null() {
+        if is_onto_itself(dst, dst2, src) {
             return;
         }
         // SAFETY: obligations 1 and 2 are the loop's.

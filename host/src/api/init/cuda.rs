@@ -12,11 +12,11 @@ use crate::connect::{ConnectError, connect};
 use crate::gpu::{CudaError, Gpu, PciBus};
 use crate::launch::{Health, Notify, PlannedTraffic, RunError};
 use crate::log::Laps;
-use crate::machine::NetProxy;
 use crate::machine::cuda::{
     Clusters, Cuda, CudaParts, CustomKernels, Device, DeviceKernels, Forms, Monitor, Stream, Tiles,
     side_stream,
 };
+use crate::machine::{NetParts, NetProxy};
 use crate::net::NetError;
 use crate::plan::tuning::Backend;
 use crate::plan::{Collnet, Facts, Lacks};
@@ -114,14 +114,8 @@ impl Init for Cuda {
         let DeviceConnected { facts, tables, parts, layout, net, hosts, .. } = connected;
         let tuner = joined.tuner(hosts.into_iter())?;
         let failed = |source: CudaError| DeviceError { rank, nranks, source: Box::new(source.into()) };
-        // A rank that is alone seldom needs a kernel.
-        let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
-        // A plugin may want others than plans choose without it.
-        let is_first = kernels.has_none();
-        let has_all_kernels = nranks > 1 && !tuner.is_there() && kernels.load_all(&facts.kernel_set(), forms);
-        if is_first && has_all_kernels && nranks > 2 {
-            kernels.load_spare(&facts.kernel_set_of_survivors());
-        }
+        // A rank that is alone seldom needs a kernel. A plugin may want others than plans choose without it.
+        let has_all_kernels = nranks > 1 && !tuner.is_there() && load_kernels(&kernels, &facts, config);
         laps.done("kernels loaded");
         let custom = CustomKernels::load_all(&device, &config.custom).map_err(|source| DeviceError {
             rank,
@@ -130,13 +124,7 @@ impl Init for Cuda {
         })?;
         let monitor = Arc::new(Monitor::new(&device).map_err(failed)?);
         let notify: Arc<dyn Notify + Sync> = Arc::new(joined.teller());
-        let net = net.map(|net| {
-            let name = net.device.clone();
-            NetProxy::start(net, health, &notify).map_err(|error| {
-                let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
-                ConnectError::Net { rank, peer: None, source: Box::new(source) }
-            })
-        });
+        let net = net.map(|net| start_proxy(net, health, &notify)).transpose()?;
         // Ranks that share a GPU have blocks for as many kernels as there are ranks, and none for kernels that wait. Where a proxy works,
         // nothing short is on the way, and graphs have nodes of the host's between kernels.
         let starts_early = config.dependent_launch && !config.p2p.shares_gpus && net.is_none();
@@ -165,7 +153,7 @@ impl Init for Cuda {
             monitor,
             health: health.clone(),
             notify: notify.clone(),
-            net: net.transpose()?,
+            net,
             timeout: config.timeout,
             starts_early,
             clusters,
@@ -201,6 +189,31 @@ fn open(
     let kernels = DeviceKernels::open(&device, config.kernels.as_ref(), config.ptx_path.as_deref());
     let kernels = kernels.map_err(|source| ConnectError::Kernels { rank, source: source.into() })?;
     Ok((device, side, kernels))
+}
+
+/// Loads the kernels that plans choose; whether all are there. The first communicator then also loads those that all ranks but one would
+/// need.
+fn load_kernels(kernels: &DeviceKernels, facts: &Facts, config: &Config) -> bool {
+    let is_first = kernels.has_none();
+    let forms = if config.runtime_connect { Forms::MachineCode } else { Forms::All };
+    let has_all = kernels.load_all(&facts.kernel_set(), forms);
+    if is_first && has_all && facts.nranks > 2 {
+        kernels.load_spare(&facts.kernel_set_of_survivors());
+    }
+    has_all
+}
+
+/// Starts what moves the bytes of connections over a network.
+fn start_proxy(
+    parts: NetParts,
+    health: &Arc<Health>,
+    notify: &Arc<dyn Notify + Sync>,
+) -> Result<NetProxy, ConnectError> {
+    let (rank, name) = (parts.rank, parts.device.clone());
+    NetProxy::start(parts, health, notify).map_err(|error| {
+        let source = NetError::of_io(&name, None, "start the proxy's thread", &error);
+        ConnectError::Net { rank, peer: None, source: Box::new(source) }
+    })
 }
 
 /// Prepares the records and counters of a rank's calls.

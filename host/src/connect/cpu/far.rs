@@ -5,7 +5,7 @@ use super::graph::RankGraph;
 use super::inbox::ConnKey;
 use super::places;
 use super::wanted::CpuWanted;
-use super::wiring::halves::place_of;
+use super::wiring::halves::{Halves, place_of};
 use super::wiring::{Conn, layout};
 use crate::launch::Channel;
 use crate::machine::cpu::{FarConnector, FarEnds, FarNeed, FarRefused, NOT_MADE};
@@ -15,7 +15,6 @@ use crate::proxy::{OpenEnd, OpeningEnd, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::{Asking, Opener, Opening, Transport, TransportError, TransportKind};
 use oxccl_device::conn::{RecvConn, SendConn};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What connections take of a rank's memory, by the rank at the other end: from it, and to it.
@@ -109,6 +108,61 @@ impl FarLinks {
         step
     }
 
+    /// Makes this rank's half of a connection, and begins to make what sends from it.
+    fn add_send(
+        &self,
+        conn: Conn,
+        opening: Opening<Box<dyn SendComm>>,
+        halves: &mut Halves,
+        ends: &mut FarEnds<'_>,
+    ) {
+        let ((key, peer), layout) = (conn, self.layout(conn.0));
+        let base = halves.place(layout);
+        // SAFETY: `halves` has room for every connection of the step; `memory` and the end keep it mapped. The kernel is its only producer.
+        let mut made = unsafe { SendConn::new(peer, base.as_ptr(), layout) };
+        made.is_streamed = true;
+        if let Some(traffic) = ends.health.traffic().get(peer.index()) {
+            made.count_in(traffic.clone());
+        }
+        let id = place_of(ends.channels.len(), conn, true);
+        // SAFETY: as above.
+        let block = unsafe { ProxyBlock::in_host(base, layout) };
+        let open = sending(opening, block, id, halves.segment.clone());
+        (ends.drive)(ProxyEnd::Opening(Box::new(OpeningEnd::new(id, layout, open))));
+        self.count(peer, true, layout);
+        if key == ConnKey::Mesh {
+            ends.send_to[peer.index()] = ends.mesh.send.len() as u16;
+        }
+        channel_of(key, ends).send.push(made);
+    }
+
+    /// Makes this rank's half of a connection, and begins to make what receives into it.
+    fn add_recv(
+        &self,
+        conn: Conn,
+        opening: Opening<Box<dyn RecvComm>>,
+        halves: &mut Halves,
+        ends: &mut FarEnds<'_>,
+    ) {
+        let ((key, peer), layout) = (conn, self.layout(conn.0));
+        let base = halves.place(layout);
+        // SAFETY: as in `add_send`, with the kernel as the only consumer.
+        let mut made = unsafe { RecvConn::new(peer, base.as_ptr(), layout) };
+        if let Some(traffic) = ends.health.traffic().get(peer.index()) {
+            made.count_in(traffic.clone());
+        }
+        let id = place_of(ends.channels.len(), conn, false);
+        // SAFETY: as above.
+        let block = unsafe { ProxyBlock::in_host(base, layout) };
+        let open = receiving(opening, block, id, halves.segment.clone());
+        (ends.drive)(ProxyEnd::Opening(Box::new(OpeningEnd::new(id, layout, open))));
+        self.count(peer, false, layout);
+        if key == ConnKey::Mesh {
+            ends.recv_from[peer.index()] = ends.mesh.recv.len() as u16;
+        }
+        channel_of(key, ends).recv.push(made);
+    }
+
     /// Counts what a connection takes.
     fn count(&self, peer: Rank, is_send: bool, layout: ConnLayout) {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,75 +178,26 @@ fn has(channel: &Channel, peer: Rank, is_send: bool) -> bool {
 }
 
 impl FarConnector for FarLinks {
-    fn connect(&mut self, need: FarNeed<'_>, ends: FarEnds<'_>) -> Result<(), FarRefused> {
+    fn connect(&mut self, need: FarNeed<'_>, mut ends: FarEnds<'_>) -> Result<(), FarRefused> {
         let Step { to, from } = self.missing(need, &ends);
         if to.is_empty() && from.is_empty() {
             return Ok(());
         }
         let layouts = to.iter().chain(&from).map(|(key, _)| self.layout(*key));
-        let len_bytes = layouts.map(|layout| layout.total_bytes()).sum();
-        let segment = Arc::new(Segment::private(len_bytes).map_err(|error| FarRefused(error.to_string()))?);
+        let mut halves = Halves::of(layouts).map_err(|error| FarRefused(error.to_string()))?;
         let asking = |conns: &[Conn]| -> Vec<Asking> {
             conns.iter().map(|(key, peer)| Asking { tag: key.tag(), peer: *peer }).collect()
         };
         let opened = self.opener.open(&asking(&to), &asking(&from));
         let opened = opened.map_err(|error| FarRefused(error.to_string()))?;
-        let FarEnds { channels, mesh, send_to, recv_from, memory, health, drive } = ends;
-        let mut used_bytes = 0;
-        let mut place = |layout: ConnLayout| {
-            let base = segment.base().wrapping_add(used_bytes);
-            used_bytes += layout.total_bytes();
-            // SAFETY: an address within a mapping is not null.
-            unsafe { NonNull::new_unchecked(base) }
-        };
-        let nchannels = channels.len();
         for (conn, opening) in to.into_iter().zip(opened.to) {
-            let ((key, peer), layout) = (conn, self.layout(conn.0));
-            let base = place(layout);
-            // SAFETY: the segment has room for every connection, zeroed and 128-byte aligned; `memory` and the end keep it mapped. The
-            // kernel is its only producer.
-            let mut made = unsafe { SendConn::new(peer, base.as_ptr(), layout) };
-            made.is_streamed = true;
-            health
-                .traffic()
-                .get(peer.index())
-                .cloned()
-                .into_iter()
-                .for_each(|traffic| made.count_in(traffic));
-            let id = place_of(nchannels, conn, true);
-            // SAFETY: as above.
-            let block = unsafe { ProxyBlock::in_host(base, layout) };
-            let open = sending(opening, block, id, segment.clone());
-            drive(ProxyEnd::Opening(Box::new(OpeningEnd::new(id, layout, open))));
-            self.count(peer, true, layout);
-            if key == ConnKey::Mesh {
-                send_to[peer.index()] = mesh.send.len() as u16;
-            }
-            channel_of(key, channels, mesh).send.push(made);
+            self.add_send(conn, opening, &mut halves, &mut ends);
         }
         for (conn, opening) in from.into_iter().zip(opened.from) {
-            let ((key, peer), layout) = (conn, self.layout(conn.0));
-            let base = place(layout);
-            // SAFETY: as above, with the kernel as the only consumer.
-            let mut made = unsafe { RecvConn::new(peer, base.as_ptr(), layout) };
-            health
-                .traffic()
-                .get(peer.index())
-                .cloned()
-                .into_iter()
-                .for_each(|traffic| made.count_in(traffic));
-            let id = place_of(nchannels, conn, false);
-            // SAFETY: as above.
-            let block = unsafe { ProxyBlock::in_host(base, layout) };
-            let open = receiving(opening, block, id, segment.clone());
-            drive(ProxyEnd::Opening(Box::new(OpeningEnd::new(id, layout, open))));
-            self.count(peer, false, layout);
-            if key == ConnKey::Mesh {
-                recv_from[peer.index()] = mesh.recv.len() as u16;
-            }
-            channel_of(key, channels, mesh).recv.push(made);
+            self.add_recv(conn, opening, &mut halves, &mut ends);
         }
-        memory.push(segment);
+        let FarEnds { channels, mesh, send_to, recv_from, memory, .. } = ends;
+        memory.push(halves.segment);
         for (channel, index) in channels.iter_mut().zip(0..) {
             places::place(channel, &self.graph, self.rank, index);
         }
@@ -201,10 +206,10 @@ impl FarConnector for FarLinks {
     }
 }
 
-fn channel_of<'a>(key: ConnKey, channels: &'a mut [Channel], mesh: &'a mut Channel) -> &'a mut Channel {
+fn channel_of<'a>(key: ConnKey, ends: &'a mut FarEnds<'_>) -> &'a mut Channel {
     match key {
-        ConnKey::Mesh => mesh,
-        ConnKey::Channel(channel) => &mut channels[channel as usize],
+        ConnKey::Mesh => ends.mesh,
+        ConnKey::Channel(channel) => &mut ends.channels[channel as usize],
     }
 }
 

@@ -1,6 +1,6 @@
 //! When to ask, whom to believe, what to report.
 
-use super::diagnose::{Said, diagnose};
+use super::diagnose::{Said, diagnose, rank_in_circle};
 use super::report::{Stall, StallClass};
 use super::slow::diagnose_slow;
 use super::standing::{StallNotice, Standing};
@@ -105,9 +105,9 @@ impl Detector {
         }
     }
 
-    /// What each rank said last, while there was something to ask.
-    pub fn last_said(&self) -> impl Iterator<Item = Option<Standing>> {
-        self.said.iter().map(|said| said.last)
+    /// Whether the ranks from this one on wait in a circle, by what they said last while there was something to ask.
+    pub fn is_circle(&self, first: Rank) -> bool {
+        rank_in_circle(first, &self.said).is_some()
     }
 
     /// Forgets what ranks have said, for an owner that asks by itself.

@@ -103,11 +103,16 @@ fn next_in_chain(rank: Rank, said: &[Said]) -> Option<Rank> {
     said.get(rank.index())?.last?.waits_for
 }
 
+/// If the ranks from `first` on wait in a circle, one of those in it.
+pub(super) fn rank_in_circle(first: Rank, said: &[Said]) -> Option<Rank> {
+    // As many steps as there are ranks end within the circle.
+    said.iter().try_fold(first, |rank, _| next_in_chain(rank, said))
+}
+
 /// If the ranks from `first` on wait in a circle, all of them for their parts of the same collectives, the lowest in it that waits for a
 /// network that reduces, for which the next head stands.
 fn head_in_circle(first: Rank, said: &[Said]) -> Option<Rank> {
-    // As many steps as there are ranks end within the circle.
-    let inside = said.iter().try_fold(first, |rank, _| next_in_chain(rank, said))?;
+    let inside = rank_in_circle(first, said)?;
     let mut circle = vec![inside];
     while let Some(next) = next_in_chain(circle[circle.len() - 1], said).filter(|next| *next != inside) {
         circle.push(next);

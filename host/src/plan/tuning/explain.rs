@@ -141,7 +141,32 @@ impl fmt::Display for Bytes {
 /// A page for a terminal.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { call, machine, choice, .. } = self;
+        let choice = &self.choice;
+        self.fmt_machine(f)?;
+        writeln!(f, "  algorithm    protocol  latency us      GB/s   bytes us    time us")?;
+        for line in &self.lines {
+            writeln!(f, "{}", line.row(choice.candidate))?;
+        }
+        writeln!(f)?;
+        write!(
+            f,
+            "chosen: {}, {} channel{}",
+            choice.candidate,
+            self.channels,
+            if self.channels == 1 { "" } else { "s" }
+        )?;
+        if let Some(threads) = self.threads {
+            write!(f, " of {threads} threads")?;
+        }
+        writeln!(f)?;
+        self.fmt_reason(f)
+    }
+}
+
+impl Explanation {
+    /// The call, and what its ranks run on.
+    fn fmt_machine(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { call, machine, .. } = self;
         writeln!(
             f,
             "{} of {} bytes ({} {}), {machine}",
@@ -165,23 +190,12 @@ impl fmt::Display for Explanation {
             )?;
         }
         writeln!(f, "  model  {}", machine.architecture.constants().source)?;
-        writeln!(f)?;
-        writeln!(f, "  algorithm    protocol  latency us      GB/s   bytes us    time us")?;
-        for line in &self.lines {
-            writeln!(f, "{}", line.row(choice.candidate))?;
-        }
-        writeln!(f)?;
-        write!(
-            f,
-            "chosen: {}, {} channel{}",
-            choice.candidate,
-            self.channels,
-            if self.channels == 1 { "" } else { "s" }
-        )?;
-        if let Some(threads) = self.threads {
-            write!(f, " of {threads} threads")?;
-        }
-        writeln!(f)?;
+        writeln!(f)
+    }
+
+    /// Who decided, and what the model alone would have chosen.
+    fn fmt_reason(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choice = &self.choice;
         match choice.reason {
             Reason::Only => writeln!(f, "because nothing else is left")?,
             Reason::Advised => writeln!(f, "because the tuner plugin wants it")?,

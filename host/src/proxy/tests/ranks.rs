@@ -16,10 +16,10 @@ use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::prims::{Ll, Ll128, Simple};
 use oxccl_shared::abi::{
-    Algorithm, ChannelId, ConnLayout, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelColl, KernelMessage,
+    Algorithm, ChannelId, ConnLayout, DataType, Func, KERNEL_MESSAGE_GRAIN_BYTES, KernelMessage,
     MESSAGE_SENDS, Protocol, Rank, RedOp, SlotHeader,
 };
-use oxccl_shared::algo::chunk::{self, ChannelCut};
+use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::{mesh, tree};
 use oxccl_shared::proto;
 use oxccl_shared::reduce::resolve;
@@ -184,20 +184,20 @@ impl Call {
         if self.algorithm == Algorithm::TwoLevel { self.rank.0 } else { 0 }
     }
 
-    /// What a kernel is launched with.
-    fn coll(&self) -> KernelColl {
-        KernelColl {
-            src: std::ptr::null(),
-            dst: std::ptr::null_mut(),
-            cut: ChannelCut::new(self.count, self.nchannels, self.grain_elems()),
+    fn collective_order(&self) -> ProxyOrder {
+        ProxyOrder {
+            count: self.count as u64,
             chunk_elems: self.chunk_elems() as u64,
             slice_elems: self.slice_elems() as u64,
-            arg: resolve(RedOp::Sum, DataType::U32, 2, 0).arg,
-            kind: 0,
-            flags: 0,
-            func: self.func as u32,
-            root: self.rank,
+            grain_elems: self.grain_elems() as u64,
             tag: self.tag(),
+            rank: self.rank,
+            first_channel: self.channel(),
+            nchannels: self.nchannels,
+            func: self.func as u8,
+            algorithm: self.algorithm as u8,
+            protocol: self.protocol as u8,
+            elements: 0,
             host_ranks: self.host_ranks(),
         }
     }
@@ -212,8 +212,7 @@ impl Call {
     /// What rank `me` of `n` tells its proxy; nothing if a message passes it by.
     fn order(&self, me: Rank, n: u32) -> Option<ProxyOrder> {
         if self.func != Func::Send {
-            let (coll, channels) = (self.coll(), self.channels());
-            return Some(ProxyOrder::of_collective(&coll, self.algorithm, self.protocol, channels));
+            return Some(self.collective_order());
         }
         let to = Rank((self.rank.0 + 1) % n);
         let is_send = me == self.rank;

@@ -98,15 +98,11 @@ impl Fault {
         // What must fail in the end fails soon.
         let launch = launch(self.nranks).env("OXCCL_STALL_WARN", &warn).env("OXCCL_TIMEOUT", "20");
         let launch = if self.is_net { launch.env("NCCL_NET", "Socket") } else { launch };
-        let launch = match self.forced {
+        match self.forced {
             Some((algorithm, protocol)) => launch.env("NCCL_ALGO", algorithm).env("NCCL_PROTO", protocol),
+            // A rank that runs for a moment comes no further than its peers' slots let it.
+            None if self.what == What::Slow => launch.env("NCCL_ALGO", "ring").env("NCCL_BUFFSIZE", "262144"),
             None => launch,
-        };
-        // A rank that runs for a moment comes no further than its peers' slots let it.
-        if self.what == What::Slow {
-            launch.env("NCCL_ALGO", "ring").env("NCCL_BUFFSIZE", "262144")
-        } else {
-            launch
         }
     }
 

@@ -5,7 +5,7 @@ use crate::connect::ConnectError;
 use crate::connect::cpu::inbox::ConnKey;
 use crate::connect::cpu::wanted::CpuWanted;
 use crate::launch::NetLinks;
-use crate::mem::Segment;
+use crate::mem::{MemError, Segment};
 use crate::net::{RecvComm, SendComm};
 use crate::proxy::{EndId, ProxyBlock, ProxyChannel, ProxyEnd, ProxyParts, ProxyPlace, RecvEnd, SendEnd};
 use crate::transport::Transport;
@@ -15,14 +15,21 @@ use oxccl_shared::algo::collnet::Shape;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The local halves of connections, one after the other.
-pub(super) struct Halves {
-    pub(super) segment: Arc<Segment>,
+/// The local halves of connections, one after the other, zeroed and 128-byte aligned.
+pub(in crate::connect::cpu) struct Halves {
+    pub(in crate::connect::cpu) segment: Arc<Segment>,
     used_bytes: usize,
 }
 
 impl Halves {
-    fn place(&mut self, layout: ConnLayout) -> NonNull<u8> {
+    /// Room for those of these layouts.
+    pub(in crate::connect::cpu) fn of(layouts: impl Iterator<Item = ConnLayout>) -> Result<Halves, MemError> {
+        let len_bytes = layouts.map(|layout| layout.total_bytes()).sum();
+        Ok(Halves { segment: Arc::new(Segment::private(len_bytes)?), used_bytes: 0 })
+    }
+
+    /// The next one's.
+    pub(in crate::connect::cpu) fn place(&mut self, layout: ConnLayout) -> NonNull<u8> {
         let base = self.segment.base().wrapping_add(self.used_bytes);
         self.used_bytes += layout.total_bytes();
         // SAFETY: an address within a mapping is not null.
@@ -38,13 +45,11 @@ impl Wiring<'_> {
         to: &[Conn],
         from: &[Conn],
     ) -> Result<Option<Halves>, ConnectError> {
-        let layouts = to.iter().chain(from).map(|(key, _)| self.layout(transport, *key));
-        let bytes: usize = layouts.map(|layout| layout.total_bytes()).sum();
-        if bytes == 0 {
+        if to.is_empty() && from.is_empty() {
             return Ok(None);
         }
-        let segment = Segment::private(bytes).map_err(|error| self.memory_error(error))?;
-        Ok(Some(Halves { segment: Arc::new(segment), used_bytes: 0 }))
+        let layouts = to.iter().chain(from).map(|(key, _)| self.layout(transport, *key));
+        Halves::of(layouts).map(Some).map_err(|error| self.memory_error(error))
     }
 
     /// Puts a proxy behind communicators of a network.
