@@ -85,6 +85,26 @@ fn other_tables_of_the_file_stay() {
     assert_eq!(file.sections.len(), 2);
 }
 
+/// The file became an empty table, and the run counted as a success.
+#[test]
+fn a_run_that_measured_nothing_leaves_the_file_as_it_was() {
+    let out = path("kept.toml");
+    let file = measured("--ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives broadcast,reduce", &out);
+    let before = std::fs::read_to_string(&out).unwrap();
+    let output = tune("--ranks 2 --time-budget 0.000001 --sizes 8", &out);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("before anything was measured"), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), before);
+    // Of a run of one collective the others' rows stay.
+    let again = measured("--ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives reduce", &out);
+    let rows = |file: &TuneFile| {
+        let records = &file.sections[0].records;
+        records.iter().filter(|record| record.func == Func::Broadcast).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&again), rows(&file));
+    assert!(!rows(&file).is_empty());
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     let out = path("none.toml");
