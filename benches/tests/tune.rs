@@ -136,6 +136,16 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert!(tune_file::read(&out).unwrap().table(Backend::Cpu, 2).is_some());
 }
 
+/// It was a panic.
+#[test]
+fn a_mistake_that_nobody_reads_is_a_failure_and_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    let status = command.args(["tune", "--ranks", "2", "--sizes", "64,8"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
 /// Known before anything is measured; and what is there already is not lost.
 #[test]
 fn a_place_where_nothing_can_be_written_is_refused_at_once() {

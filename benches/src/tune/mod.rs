@@ -16,6 +16,7 @@ use crate::bench::{Bench, MeasureError};
 use crate::budget::Budget;
 use crate::cli::Backend as Where;
 use crate::collective::Collective;
+use crate::complain::complain;
 use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, func};
 use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
@@ -102,7 +103,7 @@ pub fn tune(args: &TuneArgs) -> ExitCode {
     match done {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("oxccl tune: {error}");
+            complain("tune", error);
             ExitCode::FAILURE
         }
     }
@@ -175,7 +176,7 @@ fn rank(team: &mut dyn Team, place: (u32, u32), args: &TuneArgs) -> Result<u8, T
         Ok(_) => Ok(0),
         Err(error) => {
             // Said here, while the others still run: what they say next is a consequence.
-            eprintln!("oxccl tune: rank {}: {error}", team.rank());
+            complain("tune", format_args!("rank {}: {error}", team.rank()));
             team.give_up();
             Ok(1)
         }
