@@ -322,6 +322,11 @@ pub fn budget(text: &str) -> Result<Duration, String> {
     if budget.is_zero() { Err("nothing can be measured in no time".into()) } else { Ok(budget) }
 }
 
+/// The command line, for reports. Letters that are no UTF-8 are replaced.
+pub fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 fn svg(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     let is_svg = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// `line` is what clap says: name and version.
 pub fn show(line: &clap::Error) -> ExitCode {
     let mut text = line.to_string();
-    if std::env::args().any(|argument| argument == "--version") {
+    if std::env::args_os().any(|argument| argument == "--version") {
         text += &details();
     }
     ended(say(&text))

@@ -1,6 +1,8 @@
 //! Files and outputs that the tool cannot write: an error that names them, in time.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
 const OXCCL: &str = env!("CARGO_BIN_EXE_oxccl");
@@ -11,6 +13,20 @@ fn limited(blocks: u32, arguments: &str, stdout: Stdio) -> (Output, String) {
     let output = Command::new("sh").args(["-c", &script, OXCCL]).stdout(stdout).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, said)
+}
+
+/// It was a panic of every rank.
+#[test]
+fn names_of_files_need_not_be_utf8() {
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--json", "--markdown"] {
+        let path = folder.path().join(OsStr::from_bytes(b"a\xff.out"));
+        let words = "perf all-reduce --ranks 2 -n 1 -w 0 -b 8 -e 8".split(' ').map(OsStr::new);
+        let words = words.chain([OsStr::new(option), path.as_os_str()]);
+        let output = Command::new(OXCCL).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(std::fs::read_to_string(&path).unwrap().contains("a\u{fffd}.out"));
+    }
 }
 
 /// They died by SIGXFSZ.

@@ -85,6 +85,26 @@ fn other_tables_of_the_file_stay() {
     assert_eq!(file.sections.len(), 2);
 }
 
+/// The file became an empty table, and the run counted as a success.
+#[test]
+fn a_run_that_measured_nothing_leaves_the_file_as_it_was() {
+    let out = path("kept.toml");
+    let file = measured("--ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives broadcast,reduce", &out);
+    let before = std::fs::read_to_string(&out).unwrap();
+    let output = tune("--ranks 2 --time-budget 0.000001 --sizes 8", &out);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("before anything was measured"), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), before);
+    // Of a run of one collective the others' rows stay.
+    let again = measured("--ranks 2 --rounds 1 --min-time 1 --sizes 8 --collectives reduce", &out);
+    let rows = |file: &TuneFile| {
+        let records = &file.sections[0].records;
+        records.iter().filter(|record| record.func == Func::Broadcast).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&again), rows(&file));
+    assert!(!rows(&file).is_empty());
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     let out = path("none.toml");
@@ -114,6 +134,16 @@ fn a_reader_that_goes_away_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert!(tune_file::read(&out).unwrap().table(Backend::Cpu, 2).is_some());
+}
+
+/// It was a panic.
+#[test]
+fn a_mistake_that_nobody_reads_is_a_failure_and_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+    let status = command.args(["tune", "--ranks", "2", "--sizes", "64,8"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(1));
 }
 
 /// Known before anything is measured; and what is there already is not lost.

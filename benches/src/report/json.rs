@@ -5,7 +5,7 @@ use super::files;
 use super::machine::Machine;
 use crate::bench::Verdict;
 use crate::beside::Beside;
-use crate::cli::{Backend, Timer};
+use crate::cli::{Backend, Timer, command_line};
 use crate::out::Outputs;
 use crate::row::{Cell, Row};
 use serde::Serialize;
@@ -114,7 +114,7 @@ fn document<'a, T>(schema: &'static str, run: &'a Run<'_>, results: T) -> Docume
     Document {
         schema,
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        command: std::env::args().collect(),
+        command: command_line(),
         machine: &run.machine,
         collective: run.collective.name(),
         ranks: run.ranks,

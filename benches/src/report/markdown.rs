@@ -3,7 +3,7 @@
 use super::compact;
 use super::facts::{ReportError, Run};
 use super::files;
-use crate::cli::{Backend, Timer};
+use crate::cli::{Backend, Timer, command_line};
 use crate::out::Outputs;
 use crate::row::Row;
 use std::path::Path;
@@ -17,7 +17,7 @@ impl Page {
     pub fn new(run: &Run<'_>) -> Page {
         let args = run.args;
         let date = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
-        let command: Vec<String> = std::env::args().collect();
+        let command = command_line();
         let mut text = format!("# {} ranks on {}\n\n", run.ranks, run.machine.device_or_processor());
         text += &format!("{date}, {}, {}.\n\n", run.machine.host, run.machine.system);
         text += &format!("```sh\n{}\n```\n\n", command.join(" "));

@@ -32,6 +32,7 @@ use oxccl::topology::{Inventory, JoinError, PathPolicy, Paths, System, SystemErr
 use oxccl_shared::abi::Rank;
 use runs::Runs;
 use std::fmt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -103,7 +104,8 @@ impl Outputs {
             .map_err(|(at, error)| TopoError::Out { path: self.files[at].0.clone(), error })?;
         let written: String = files.iter().map(|(path, _)| format!("wrote {}\n", path.display())).collect();
         if !self.text.is_empty() && !written.is_empty() {
-            eprint!("{written}");
+            // Nobody may read it any more.
+            let _ = std::io::stderr().write_all(written.as_bytes());
             return Ok(self.text);
         }
         Ok(self.text + &written)

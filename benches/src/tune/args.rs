@@ -25,7 +25,7 @@ pub struct TuneArgs {
     /// Start this many processes on this machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub ranks: Option<u32>,
-    /// The file to write, in a folder that is there. It keeps the tables it has for other backends and numbers of ranks.
+    /// The file to write, in a folder that is there. It keeps the tables it has for other backends and numbers of ranks, and what is not measured.
     #[arg(long, value_name = "FILE", default_value = "oxccl-tune.toml")]
     pub out: PathBuf,
     /// What to measure; several with commas between.

@@ -6,6 +6,7 @@
 mod args;
 mod pick;
 mod found;
+mod keep;
 mod sweep;
 mod show;
 
@@ -15,6 +16,7 @@ use crate::bench::{Bench, MeasureError};
 use crate::budget::Budget;
 use crate::cli::Backend as Where;
 use crate::collective::Collective;
+use crate::complain::complain;
 use crate::engine::{Engine, EngineError, LaunchedTeam, OxcclEngine, SetupError, func};
 use crate::gpu::engine::GpuEngine;
 use crate::gpu::{self, GpuBench, GpuError, OxcclGpuEngine};
@@ -76,6 +78,11 @@ pub enum TuneRunError {
     Old(TuneError),
     #[error("--out {}: {error}", .path.display())]
     Write { path: PathBuf, error: OutError },
+    #[error(
+        "--time-budget: {} s were over before anything was measured, and {} is as it was; allow more",
+        .budget.as_secs_f64(), .path.display()
+    )]
+    Nothing { budget: Duration, path: PathBuf },
     #[error("--channels: rings of ranks on processors have one; --backend cuda has more")]
     Channels,
 }
@@ -96,7 +103,7 @@ pub fn tune(args: &TuneArgs) -> ExitCode {
     match done {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("oxccl tune: {error}");
+            complain("tune", error);
             ExitCode::FAILURE
         }
     }
@@ -169,7 +176,7 @@ fn rank(team: &mut dyn Team, place: (u32, u32), args: &TuneArgs) -> Result<u8, T
         Ok(_) => Ok(0),
         Err(error) => {
             // Said here, while the others still run: what they say next is a consequence.
-            eprintln!("oxccl tune: rank {}: {error}", team.rank());
+            complain("tune", format_args!("rank {}: {error}", team.rank()));
             team.give_up();
             Ok(1)
         }
@@ -304,25 +311,12 @@ fn measure(
 
 /// Shows what was found, and writes the file.
 fn conclude(found: &Found, args: &TuneArgs) -> Result<(), TuneRunError> {
-    let head = TuneHead {
-        backend: found.backend,
-        ranks: found.ranks,
-        machine: format!("{}, {}", found.machine.device_or_processor(), found.machine.host),
-        date: today(),
-        oxccl: env!("CARGO_PKG_VERSION").into(),
-    };
-    let mut section = TuneSection::new(head);
-    for (collective, rows) in &found.collectives {
-        section.notes.extend(show::notes(*collective, &found.ways, rows));
-        for record in pick::records(func(*collective), &found.ways, rows) {
-            // Sizes ascend and are at most as many as rows may be.
-            let pushed = section.push(record);
-            debug_assert_eq!(pushed, Ok(()));
-        }
-    }
     let say = |text: &str| say(text).map_err(TuneRunError::Print);
     let shown = say(&show::table(found));
     let mut file = old_file(args)?;
+    let Some((section, has_old)) = section(found, &file) else {
+        return Err(TuneRunError::Nothing { budget: args.time_budget, path: args.out.clone() });
+    };
     file.replace(section);
     let text = file.to_text();
     if let Err(error) = out::replace(&args.out, &text) {
@@ -331,7 +325,46 @@ fn conclude(found: &Found, args: &TuneArgs) -> Result<(), TuneRunError> {
         return Err(TuneRunError::Write { path: args.out.clone(), error });
     }
     shown?;
-    say(&format!("\nwrote {0}; use it with OXCCL_TUNE_FILE={0} on all ranks\n", args.out.display()))
+    let kept = if has_old { ", where what was not measured now is as it was" } else { "" };
+    say(&format!("\nwrote {0}{kept}; use it with OXCCL_TUNE_FILE={0} on all ranks\n", args.out.display()))
+}
+
+/// The table to write, and whether it has rows of the one before. Nothing where nothing was measured. Rows of another machine do not stay:
+/// a table names one.
+fn section(found: &Found, file: &TuneFile) -> Option<(TuneSection, bool)> {
+    let head = TuneHead {
+        backend: found.backend,
+        ranks: found.ranks,
+        machine: format!("{}, {}", found.machine.device_or_processor(), found.machine.host),
+        date: today(),
+        oxccl: env!("CARGO_PKG_VERSION").into(),
+    };
+    let key = |head: &TuneHead| (head.backend, head.ranks, head.machine.clone());
+    let before = file.sections.iter().find(|section| key(&section.head) == key(&head));
+    let mut section = TuneSection::new(head);
+    let (mut has_new, mut has_old) = (false, false);
+    for func in TUNED {
+        let old = before.iter().flat_map(|section| &section.records);
+        let old = old.filter(|record| record.func == func).cloned().collect();
+        let measured =
+            found.collectives.iter().find(|(collective, _)| crate::engine::func(*collective) == func);
+        let (new, rows) = match measured {
+            Some((collective, rows)) => {
+                section.notes.extend(show::notes(*collective, &found.ways, rows));
+                (pick::records(func, &found.ways, rows), rows.as_slice())
+            }
+            None => (Vec::new(), [].as_slice()),
+        };
+        has_new |= !new.is_empty();
+        let (records, is_kept) = keep::rows(new, rows, old);
+        has_old |= is_kept;
+        for record in records {
+            // Sizes ascend and are at most as many as rows may be.
+            let pushed = section.push(record);
+            debug_assert_eq!(pushed, Ok(()));
+        }
+    }
+    has_new.then_some((section, has_old))
 }
 
 /// The date in UTC, as ISO 8601 has it.

@@ -36,7 +36,11 @@ pub fn shrink(
             return Err(Failure::invalid_argument(text));
         }
         if !(1..seat.nranks as c_int).contains(&count) {
-            let text = format!("excludeRanksCount is {count}; 1 to {} was expected", seat.nranks - 1);
+            let expected = match seat.nranks {
+                1 => "comm has one rank, which cannot be excluded".to_owned(),
+                nranks => format!("1 to {} was expected", nranks - 1),
+            };
+            let text = format!("excludeRanksCount is {count}; {expected}");
             return Err(Failure::invalid_argument(text));
         }
         let mut ranks = Vec::new();

@@ -156,6 +156,7 @@ impl Listener {
         let Listener { me, ref health, ref stalls, .. } = *self;
         match notice {
             Notice::Call(theirs) => self.compare(rank, theirs),
+            Notice::Message { nth, half } if half.call.root == me => self.compare_halves(rank, nth, half),
             Notice::WaitsFor(peer) => {
                 health.waits().note(rank, peer);
                 if peer == Some(me) && health.finalized().has_begun() {
@@ -194,7 +195,7 @@ impl Listener {
                 self.say(Notice::Said(number, stalls.standing()));
             }
             Notice::Said(number, standing) => stalls.roll().heard(rank, number, standing),
-            Notice::Finalized { .. } | Notice::TimedOut { .. } => {}
+            Notice::Finalized { .. } | Notice::TimedOut { .. } | Notice::Message { .. } => {}
         }
     }
 
@@ -203,6 +204,19 @@ impl Listener {
         let Some(ours) = self.health.recall(theirs.seq).filter(|ours| *ours != theirs) else { return };
         // Before the fault, so that the peer receives our call before it receives our abort.
         self.say(Notice::Call(ours));
+        self.health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
+    }
+
+    /// Another rank's half of a message with this one, and this one's own. Their lengths or types differ, or there would be no such notice.
+    fn compare_halves(&self, rank: Rank, nth: u64, theirs: CallRecord) {
+        let Some(ours) = self.health.recorder().other_half(rank, &theirs, nth) else { return };
+        if self.health.is_stopped()
+            || (ours.call.count, ours.call.dtype) == (theirs.call.count, theirs.call.dtype)
+        {
+            return;
+        }
+        // As in `compare`.
+        self.say(Notice::Message { nth, half: ours });
         self.health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
     }
 

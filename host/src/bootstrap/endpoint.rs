@@ -53,6 +53,16 @@ fn why_cancelled(cancel: &Cancel) -> Withdrawal {
     if cancel.is_abort() { Withdrawal::Aborted } else { Withdrawal::Failed }
 }
 
+/// What a rank that has no listener says to the others. By a setting of its own it is wrong from its start, as those that decline.
+fn why_not_started(error: &BootstrapError) -> Withdrawal {
+    match error {
+        BootstrapError::NoInterface { .. }
+        | BootstrapError::NoAddress { .. }
+        | BootstrapError::OnlyLoopback { .. } => Withdrawal::Misconfigured(Said::of(&error.to_string())),
+        _ => Withdrawal::Failed,
+    }
+}
+
 /// Starts the root of an id made from an address, for a rank that does not join. It does not wait for an address that is in use: another root
 /// is there.
 fn start_root_at_once(id: &UniqueId, nranks: u32, config: &BootstrapConfig) -> bool {
@@ -155,8 +165,8 @@ impl Bootstrap {
             let acceptor = acceptor.of_neighbours().by(shared.credentials.clone());
             Ok((Bootstrap::start(shared, acceptor)?, addr))
         });
-        let (this, addr) = started.inspect_err(|_| {
-            join::withdraw(&mut root, nranks, Withdrawal::Failed);
+        let (this, addr) = started.inspect_err(|error| {
+            join::withdraw(&mut root, nranks, why_not_started(error));
         })?;
         let assigned = join::register(&mut root, id, (rank, nranks), addr, config, cancel);
         let assigned = assigned.inspect_err(|error| this.withdraw(&mut root, nranks, error, cancel))?;

@@ -4,7 +4,7 @@ use super::link_error::LinkError;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::CallRecord;
 use core::fmt;
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{Func, Rank};
 use std::time::Duration;
 
 /// Why a communicator stopped. The first fault is permanent; nothing runs afterwards.
@@ -196,9 +196,16 @@ impl fmt::Display for Outstanding {
                 "{device} faulted: {result}; a kernel of this process touched what it may not, or the hardware failed"
             )?,
         }
-        match &self.during {
-            Some(during) => write!(f, "; outstanding here: {during}"),
-            None => Ok(()),
+        let Some(during) = &self.during else { return Ok(()) };
+        write!(f, "; outstanding here: {during}")?;
+        match self.fault {
+            Fault::Timeout { rank, .. } if during.call.func == Func::Send && during.call.root == rank => {
+                write!(
+                    f,
+                    " (if rank {rank} sends to this rank too: sends that face each other belong into one group with their receives)"
+                )
+            }
+            _ => Ok(()),
         }
     }
 }

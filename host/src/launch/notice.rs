@@ -48,10 +48,17 @@ pub enum Notice {
         /// The sender's operation.
         during: Option<CallRecord>,
     },
+    /// The sender's message does not fit the other half: that one's rank answers with it. `nth` messages from the one to the other came before.
+    Message {
+        /// How many there were before it.
+        nth: u64,
+        /// The sender's half.
+        half: CallRecord,
+    },
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 9;
+    const VERSION: u8 = 10;
     const BYTES_MAX: usize = 313;
 }
 
@@ -92,6 +99,7 @@ mod tests {
             },
             Notice::Missed { rank: Rank(3), collectives: 9, during: Some(CallRecord { seq: 9, call }) },
             Notice::Missed { rank: Rank(u32::MAX), collectives: u64::MAX, during: None },
+            Notice::Message { nth: u64::MAX, half: CallRecord { seq: u64::MAX, call } },
         ] {
             assert_eq!(Notice::from_bytes(&told.to_bytes()), Ok(told));
         }

@@ -299,9 +299,18 @@ impl WaitContext {
     #[cold]
     fn refuse_rank(&self, peer: Rank) -> Stop {
         // The peer answers with its own call, which makes the better message.
-        if let Some(record) = self.collective() {
-            // They parted here or earlier: the peer compares from the oldest on.
-            self.health.remembered(record.seq).for_each(|record| self.notify.notify(Notice::Call(record)));
+        if let Some(record) = self.during.get() {
+            match record.call.func.is_message() {
+                true => {
+                    let nth = self.health.recorder().number_of(&record);
+                    nth.into_iter().for_each(|nth| self.notify.notify(Notice::Message { nth, half: record }));
+                }
+                // They parted here or earlier: the peer compares from the oldest on.
+                false => self
+                    .health
+                    .remembered(record.seq)
+                    .for_each(|record| self.notify.notify(Notice::Call(record))),
+            }
             let asked = Instant::now();
             while !self.health.is_stopped() && asked.elapsed() < REPLY_TIME {
                 std::thread::sleep(BACK_OFF);

@@ -1029,6 +1029,8 @@ static void false_counts(void) {
       GIVES(ncclInvalidArgument, ncclCommGrow(comm, count, NULL, -1, &other, NULL));
     }
   }
+  GIVES(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &other, NULL, NCCL_SHRINK_DEFAULT));
+  CHECK(strstr(ncclGetLastError(NULL), "has one rank") != NULL);
   CHECK(ncclWaitSignal(1 << 20, NULL, comm, NULL) == ncclInvalidArgument && strstr(ncclGetLastError(NULL), "nDesc") != NULL);
   OK(ncclWaitSignal(0, NULL, comm, NULL));
   for (at = 0; at < sizeof long_ / sizeof long_[0]; at++) {

@@ -5,6 +5,7 @@ use super::super::channel::{Channel, DialError};
 use super::super::frame;
 use super::super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::super::id::RootKind;
+use super::super::iface::InterfaceFilter;
 use super::super::rendezvous_wire::{KIND_REGISTER, ROOT_PAYLOAD_MAX, Register, Reply};
 use super::super::ring_wire::MembershipEvent;
 use super::super::secret::Ephemeral;
@@ -130,6 +131,32 @@ fn a_rank_whose_settings_are_wrong_is_named_to_all_at_once() {
             let error = join(&id, rank, 4).err().expect("one cannot come");
             let BootstrapError::PeerAborted { rank, reason } = &error else { panic!("{kind:?}: {error}") };
             assert_eq!((rank.0, reason.as_str()), (wrong, "its settings or arguments are wrong: X is \"y\""));
+        });
+        assert!(began.elapsed() < Duration::from_secs(4), "{kind:?} {wrong}: {:?}", began.elapsed());
+    }
+}
+
+/// They heard that it could not join and not why; who came after it waited until the bootstrap's time was over.
+#[test]
+fn a_rank_without_the_interface_it_is_to_use_is_named_to_all_at_once() {
+    for (kind, wrong) in [(RootKind::Created, 1), (RootKind::ByRankZero, 1), (RootKind::ByRankZero, 0)] {
+        let made = match kind {
+            RootKind::Created => UniqueId::create_by(&config()),
+            _ => UniqueId::by_rank_zero(&config()),
+        };
+        let id = made.expect("a root on the loopback");
+        let began = Instant::now();
+        in_parallel(3, |rank| {
+            std::thread::sleep(Duration::from_millis(250) * ((rank + 3 - wrong) % 3));
+            let interfaces = InterfaceFilter::parse("nope").filter(|_| rank == wrong);
+            let bind_addr = config().bind_addr.filter(|_| rank != wrong);
+            let config = BootstrapConfig { interfaces, bind_addr, ..config() };
+            let error = Bootstrap::connect(&id, Rank(rank), 3, &config).err().expect("one cannot come");
+            if rank == wrong {
+                return assert!(matches!(error, BootstrapError::NoInterface { .. }), "{error}");
+            }
+            let BootstrapError::PeerAborted { rank, reason } = &error else { panic!("{kind:?}: {error}") };
+            assert!(rank.0 == wrong && reason.contains("NCCL_SOCKET_IFNAME=\"nope\""), "{reason}");
         });
         assert!(began.elapsed() < Duration::from_secs(4), "{kind:?} {wrong}: {:?}", began.elapsed());
     }

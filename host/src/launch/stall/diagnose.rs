@@ -284,6 +284,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn two_that_send_to_each_other_hear_what_helps() {
+        let message = |func, peer| {
+            let mut record = call(func, 7, 1 << 20);
+            record.call.root = Rank(peer);
+            let mut said = waits(7, Some(peer));
+            said.last = said.last.map(|last| Standing { during: Some(record), ..last });
+            said
+        };
+        let text = |said: &[Said]| diagnose(Rank(0), said).expect("a stall").finding().to_string();
+        let both_send = text(&[message(Func::Send, 1), message(Func::Send, 0)]);
+        assert!(both_send.contains("it is in send of 1048576 float to rank 0"), "{both_send}");
+        assert!(both_send.contains("belong into one group"), "{both_send}");
+        for ranks in
+            [[message(Func::Recv, 1), message(Func::Recv, 0)], [message(Func::Send, 1), waits(7, Some(0))]]
+        {
+            assert!(!text(&ranks).contains("group"), "{}", text(&ranks));
+        }
+    }
+
+    #[test]
     fn in_a_circle_of_the_same_call_the_data_is_lost() {
         assert_eq!(found(0, &[waits(7, Some(1)), waits(7, Some(0))]), Some((StallClass::MissingExit, 1, 0)));
         assert_eq!(found(1, &[waits(7, Some(1)), idle(7)]), None);

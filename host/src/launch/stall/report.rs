@@ -5,7 +5,7 @@ use super::links::LinkUse;
 use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use core::fmt;
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{Func, Rank};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -94,11 +94,23 @@ impl Stall {
         self.waited.is_zero()
     }
 
+    /// Whether two ranks send to each other, each before it receives. Long messages wait for their receives.
+    fn is_face_to_face(&self) -> bool {
+        let sends = |call: Option<CallRecord>, to| {
+            call.is_some_and(|CallRecord { call, .. }| call.func == Func::Send && call.root == to)
+        };
+        sends(Some(self.during), self.rank) && sends(self.is_in, self.waiter)
+    }
+
     /// What the rank at fault does or does not, as the end of a sentence about it.
     pub fn finding(&self) -> impl fmt::Display + '_ {
         Finding(self)
     }
 }
+
+/// What helps then.
+const FACE_TO_FACE: &str = "Both send to each other first: a send and a receive that face each other belong into one group \
+                            (`group`, ncclGroupStart)";
 
 struct Finding<'a>(&'a Stall);
 
@@ -159,7 +171,13 @@ impl fmt::Display for Finding<'_> {
         }
         match (is_in, latest) {
             (Some(call), _) if *call == self.0.during => Ok(()),
-            (Some(call), _) => write!(f, "; it is in {call}"),
+            (Some(call), _) => {
+                write!(f, "; it is in {call}")?;
+                if self.0.is_face_to_face() {
+                    write!(f, ". {FACE_TO_FACE}")?;
+                }
+                Ok(())
+            }
             (None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
             (None, None) => write!(f, "; it has made no collective call"),
         }

@@ -87,12 +87,14 @@ pub enum ListError {
     Syntax,
     /// No such function.
     Function,
-    /// No such algorithm, or all are excluded.
+    /// No such algorithm.
     Algorithm,
     /// Only algorithms of NCCL that are not here; the first of them, as in the table.
     Foreign(u8),
     /// No such protocol.
     Protocol,
+    /// The list excludes everything.
+    AllExcluded,
 }
 
 impl ListError {
@@ -111,6 +113,7 @@ impl ListError {
             ListError::Algorithm => &ALGORITHMS_EXPECTED,
             ListError::Foreign(index) => FOREIGN[usize::from(index) % FOREIGN.len()].1,
             ListError::Protocol => "some of LL, LL128 and Simple were expected",
+            ListError::AllExcluded => "it excludes all that there are, and at least one must be left",
         }
     }
 }
@@ -205,7 +208,7 @@ impl Forced {
         };
         let lists = read(text, ListError::NOTHING, ALGORITHM_BITS, bit);
         let lists = lists.map_err(|error| match error {
-            // What a list without any other names, or all that it does not exclude.
+            // What a list without any other names.
             ListError::NOTHING => foreign.map_or(ListError::Algorithm, ListError::Foreign),
             error => error,
         });
@@ -381,7 +384,7 @@ fn read(
         }
         let allowed = if is_exclusion { !named & all } else { named };
         if allowed == 0 {
-            return Err(nothing_left);
+            return Err(if is_exclusion { ListError::AllExcluded } else { nothing_left });
         }
         match func {
             None => {
@@ -447,12 +450,12 @@ mod tests {
             ("ring;allreduce:PAT", ListError::Foreign(2)),
             ("nvlstree,pat", ListError::Foreign(1)),
             ("pat,rings", ListError::Algorithm),
-            (&format!("^{}", SPECS.map(|spec| spec.name()).join(",")), ListError::Algorithm),
+            (&format!("^{}", SPECS.map(|spec| spec.name()).join(",")), ListError::AllExcluded),
         ] {
             assert_eq!(Forced::default().with_algorithms(text), Err(expected), "{text}");
         }
         assert_eq!(Forced::default().with_protocols("LL256"), Err(ListError::Protocol));
-        assert_eq!(Forced::default().with_protocols("^LL,LL128,Simple"), Err(ListError::Protocol));
+        assert_eq!(Forced::default().with_protocols("^LL,LL128,Simple"), Err(ListError::AllExcluded));
     }
 
     #[test]
