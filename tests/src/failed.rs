@@ -104,6 +104,7 @@ fn of_fault(fault: &Fault) -> (&'static str, Vec<u32>) {
         Fault::CallsDiffer { rank, .. } => ("CallsDiffer", vec![rank.0]),
         Fault::MessagesDiffer { sender, receiver, .. } => ("MessagesDiffer", vec![sender.0, receiver.0]),
         Fault::Timeout { rank, .. } => ("Timeout", vec![rank.0]),
+        Fault::PeerTimeout { rank, .. } => ("PeerTimeout", vec![rank.0]),
         Fault::Mismatch { rank, .. } => ("Mismatch", vec![rank.0]),
         Fault::Placement { rank } => ("Placement", vec![rank.0]),
         Fault::SelfMessages => ("SelfMessages", vec![]),

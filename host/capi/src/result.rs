@@ -124,7 +124,7 @@ fn code_of_fault(fault: Fault) -> Code {
         | Fault::PeerLeft { .. }
         | Fault::PeerFinalized { .. }
         | Fault::Link { .. } => Code::RemoteError,
-        Fault::Timeout { .. } => Code::Timeout,
+        Fault::Timeout { .. } | Fault::PeerTimeout { .. } => Code::Timeout,
         Fault::Mismatch { .. }
         | Fault::Placement { .. }
         | Fault::SelfMessages

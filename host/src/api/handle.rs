@@ -89,7 +89,7 @@ impl Joined {
     }
 
     fn error(&self, outstanding: Outstanding) -> Error {
-        let place = outstanding.fault.guilty().and_then(|rank| self.stalls.place_in_error(rank));
+        let place = self.stalls.place_in_error(&outstanding.fault);
         OperationError { rank: self.rank, nranks: self.nranks, outstanding, place }.into()
     }
 }

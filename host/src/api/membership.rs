@@ -137,9 +137,9 @@ impl Listener {
     fn event(&self, event: PeerEvent, notes: Option<&Notes>) {
         match event {
             PeerEvent::PeerDied { rank } => drop(self.health.fail(Fault::PeerDied { rank }, None)),
-            PeerEvent::PeerAborted { rank, reason } => {
+            PeerEvent::PeerAborted { rank, reason, in_vain } => {
                 self.stalls.note_said(rank, &reason);
-                let _ = self.health.fail(Fault::PeerAborted { rank }, None);
+                let _ = self.health.fail(Fault::of_abort(self.me, rank, in_vain), None);
             }
             PeerEvent::PeerLeft { rank } => {
                 self.health.note_left(rank);
@@ -269,5 +269,40 @@ impl Notify for NotifyByWatch {
         if let Some(watch) = self.0.upgrade() {
             watch.flush();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::*;
+    use crate::bootstrap::{BootstrapConfig, RankList, UniqueId};
+
+    /// What rank 1 of 7 makes of an abort of rank 3.
+    fn fault_of(reason: &str, in_vain: Option<(RankList, Duration)>) -> Fault {
+        let bind_addr = Some("127.0.0.1".parse().expect("an address"));
+        let config = BootstrapConfig { bind_addr, ..BootstrapConfig::default() };
+        let id = UniqueId::create_by(&config).expect("a root");
+        let alone = Bootstrap::connect(&id, Rank(0), 1, &config).expect("nobody else comes");
+        let health = Arc::new(Health::new(Rank(1), 7));
+        let stalls = Arc::new(Stalls::new(&alone, &Config::default()));
+        let listener = Listener { me: Rank(1), health: health.clone(), stalls, replies: OnceLock::new() };
+        listener.event(PeerEvent::PeerAborted { rank: Rank(3), reason: reason.to_owned(), in_vain }, None);
+        alone.close();
+        health.fault().expect("an abort is a fault").fault
+    }
+
+    /// Ranks that had joined took the one that gave up for the guilty one.
+    #[test]
+    fn a_rank_that_waited_in_vain_is_not_at_fault() {
+        let waited = Duration::from_secs(2);
+        let waits = |ranks: &[u32]| Some((ranks.iter().map(|rank| Rank(*rank)).collect(), waited));
+        let peer_timeout = |more| Fault::PeerTimeout { rank: Rank(5), more, by: Rank(3), waited };
+        assert_eq!(fault_of("for rank 5", waits(&[5])), peer_timeout(0));
+        assert_eq!(fault_of("for ranks 5 and 6", waits(&[5, 6])), peer_timeout(1));
+        let aborted = Fault::PeerAborted { rank: Rank(3) };
+        assert_eq!(fault_of("for ranks 5 and 1", waits(&[5, 1])), aborted, "this rank was awaited too");
+        assert_eq!(fault_of("for somebody", waits(&[])), aborted);
+        assert_eq!(fault_of("out of memory", None), aborted);
     }
 }

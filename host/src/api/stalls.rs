@@ -7,7 +7,7 @@ use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
 use crate::launch::{
-    Act, Detector, LinkWindow, Probe, Recorded, Slept, Stall, StallClass, StallNotice, Standing,
+    Act, Detector, Fault, LinkWindow, Probe, Recorded, Slept, Stall, StallClass, StallNotice, Standing,
 };
 use crate::net::coll::CollConfig;
 use crate::transport::TransportKind;
@@ -145,13 +145,18 @@ impl Stalls {
         let _ = self.said.set((rank, reason.chars().map(printable).collect()));
     }
 
-    /// Where the rank is that the communicator's error names, and what it said. Kept for the rest of the process: a communicator fails but once.
-    pub fn place_in_error(&self, rank: Rank) -> Option<&'static str> {
+    /// Where the rank is that the communicator's error names, and what it said, or who waited for it. Kept for the rest of the process: a
+    /// communicator fails but once.
+    pub fn place_in_error(&self, fault: &Fault) -> Option<&'static str> {
+        let rank = fault.guilty()?;
         let place = self.names.places.get(rank.index())?;
         let keep = || -> (Rank, &'static str) {
             let mut text = format!("process {} of {}", place.process, place.host);
-            if let Some((_, said)) = self.said.get().filter(|(of, said)| *of == rank && !said.is_empty()) {
-                text += &format!("; it said: {said}");
+            let explains = |(by, said): &&(Rank, String)| fault.speaker() == Some(*by) && !said.is_empty();
+            match self.said.get().filter(explains) {
+                Some((by, said)) if *by == rank => text += &format!("; it said: {said}"),
+                Some((by, said)) => text += &format!("; rank {by} said: {said}"),
+                None => {}
             }
             (rank, Box::leak(text.into_boxed_str()))
         };

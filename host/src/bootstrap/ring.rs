@@ -52,6 +52,8 @@ pub enum PeerEvent {
         rank: Rank,
         /// Its reason, at most 256 bytes.
         reason: String,
+        /// If it gave up waiting: for which ranks, and after how long.
+        in_vain: Option<(RankList, Duration)>,
     },
     /// It left.
     PeerLeft {
@@ -451,7 +453,8 @@ impl Ring {
             KIND_EVENT => {
                 let event = MembershipEvent::from_bytes(&frame.payload)
                     .map_err(|_| "a membership event that cannot be read")?;
-                if event.rank().0 >= self.nranks {
+                let exists = |rank: &Rank| rank.0 < self.nranks;
+                if !exists(&event.rank()) || !event.awaited().iter().all(exists) {
                     return Err("a membership event of a rank that does not exist");
                 }
                 let goodbye =
@@ -623,8 +626,9 @@ impl Ring {
         }
         match event {
             MembershipEvent::Died { rank } => self.events.push_back(PeerEvent::PeerDied { rank: *rank }),
-            MembershipEvent::Aborted { rank, reason, .. } => {
-                self.events.push_back(PeerEvent::PeerAborted { rank: *rank, reason: reason.clone() });
+            MembershipEvent::Aborted { rank, reason, in_vain } => {
+                let (rank, reason, in_vain) = (*rank, reason.clone(), *in_vain);
+                self.events.push_back(PeerEvent::PeerAborted { rank, reason, in_vain });
             }
             MembershipEvent::Left { rank, .. } => {
                 self.events.push_back(PeerEvent::PeerLeft { rank: *rank });

@@ -66,6 +66,14 @@ impl MembershipEvent {
         }
     }
 
+    /// For whom that rank gave up waiting, if it did.
+    pub(super) fn awaited(&self) -> &[Rank] {
+        match self {
+            MembershipEvent::Aborted { in_vain: Some((ranks, _)), .. } => ranks.named(),
+            _ => &[],
+        }
+    }
+
     /// The error for a caller that waits for that rank.
     pub fn to_error(&self) -> BootstrapError {
         match self {

@@ -1,6 +1,7 @@
 //! Why a communicator stopped, in words.
 
 use super::link_error::LinkError;
+use crate::bootstrap::RankList;
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::CallRecord;
 use core::fmt;
@@ -72,6 +73,17 @@ pub enum Fault {
         /// The time waited.
         waited: Duration,
     },
+    /// A rank did not come to where another waited for it outside of operations (while ranks join, or finalize), until that one gave up.
+    PeerTimeout {
+        /// For whom that one waited; the first, if for several.
+        rank: Rank,
+        /// For how many others it waited.
+        more: u32,
+        /// Which one waited.
+        by: Rank,
+        /// The time that it waited.
+        waited: Duration,
+    },
     /// A peer made another call than this rank.
     Mismatch {
         /// Which peer.
@@ -108,6 +120,22 @@ impl Fault {
         if let Fault::PeerDied { rank } = *self { Some(rank) } else { None }
     }
 
+    /// The fault if rank `by` says that it gave up: if that one waited for others than `me` in vain, they are at fault.
+    pub(crate) fn of_abort(me: Rank, by: Rank, in_vain: Option<(RankList, Duration)>) -> Fault {
+        let others = in_vain.filter(|(ranks, _)| !ranks.named().contains(&me));
+        let first =
+            others.and_then(|(ranks, waited)| Some((*ranks.named().first()?, ranks.total() - 1, waited)));
+        match first {
+            Some((rank, more, waited)) => Fault::PeerTimeout { rank, more, by, waited },
+            None => Fault::PeerAborted { rank: by },
+        }
+    }
+
+    /// The rank whose reason explains it.
+    pub(crate) fn speaker(&self) -> Option<Rank> {
+        if let Fault::PeerTimeout { by, .. } = *self { Some(by) } else { self.guilty() }
+    }
+
     /// The other rank that it names.
     pub fn guilty(&self) -> Option<Rank> {
         match *self {
@@ -119,6 +147,7 @@ impl Fault {
             | Fault::CallsDiffer { rank, .. }
             | Fault::MessagesDiffer { rank, .. }
             | Fault::Timeout { rank, .. }
+            | Fault::PeerTimeout { rank, .. }
             | Fault::Mismatch { rank, .. }
             | Fault::Placement { rank } => Some(rank),
             Fault::Link { error } => error.peer(),
@@ -170,6 +199,15 @@ impl fmt::Display for Outstanding {
                 "rank {rank} did not do its part within {:.1} s (raise OXCCL_TIMEOUT if it may take longer)",
                 waited.as_secs_f64()
             )?,
+            Fault::PeerTimeout { rank, more, by, waited } => {
+                let others = and_more(more);
+                write!(
+                    f,
+                    "rank {by} waited {:.1} s for rank {rank}{others} outside of operations (as when ranks join, or finalize), and gave \
+                     up: see whether rank {rank} still runs, or raise OXCCL_BOOTSTRAP_TIMEOUT if it may take longer",
+                    waited.as_secs_f64()
+                )?;
+            }
             Fault::Mismatch { rank, theirs: Some(theirs) } => {
                 write!(f, "rank {rank} called another operation: {theirs}")?
             }
@@ -222,7 +260,7 @@ impl Outstanding {
         (rank, more): (Rank, u32),
         theirs: Option<CallRecord>,
     ) -> fmt::Result {
-        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let others = and_more(more);
         write!(f, "at finalize, rank {rank}{others} had not made the same collectives as this rank: ")?;
         match (self.during, theirs) {
             (Some(ours), Some(theirs)) => write!(f, "rank {rank} called {theirs}, this rank {ours}"),
@@ -266,6 +304,10 @@ impl Outstanding {
     }
 }
 
+fn and_more(more: u32) -> String {
+    if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,6 +323,36 @@ mod tests {
         assert!(fault.to_string().ends_with("; outstanding here: receive of 8 float from rank 0"));
         assert!(fault.told().ends_with("; outstanding there: receive of 8 float from rank 0"));
         assert_eq!(Outstanding { during: None, ..fault }.told(), "aborted by this process");
+    }
+
+    #[test]
+    fn a_wait_in_vain_is_the_fault_of_whom_it_was_for() {
+        let of = |ranks: &[u32]| {
+            let ranks = ranks.iter().map(|rank| Rank(*rank)).collect();
+            Fault::of_abort(Rank(0), Rank(3), Some((ranks, Duration::from_millis(2049))))
+        };
+        let text = |fault| Outstanding { during: None, fault }.to_string();
+        for (ranks, named) in [
+            (vec![5], "rank 5"),
+            (vec![6, 5], "rank 6 and 1 more"),
+            ((4..19).collect(), "rank 4 and 14 more"),
+        ] {
+            let fault = of(&ranks);
+            assert_eq!((fault.guilty(), fault.speaker()), (Some(Rank(ranks[0])), Some(Rank(3))));
+            assert_eq!(
+                text(fault),
+                format!(
+                    "rank 3 waited 2.0 s for {named} outside of operations (as when ranks join, or finalize), and gave up: see whether rank {} \
+                     still runs, or raise OXCCL_BOOTSTRAP_TIMEOUT if it may take longer",
+                    ranks[0]
+                )
+            );
+        }
+        // This rank does not blame itself, nor others that were as late.
+        for fault in [of(&[0]), of(&[5, 0]), of(&[]), Fault::of_abort(Rank(0), Rank(3), None)] {
+            assert_eq!(fault, Fault::PeerAborted { rank: Rank(3) });
+            assert_eq!(fault.speaker(), Some(Rank(3)));
+        }
     }
 
     #[test]

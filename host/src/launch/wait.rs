@@ -61,7 +61,7 @@ pub(crate) fn announce(notify: &dyn Notify, outstanding: &Outstanding) {
 
 fn tell(notify: &dyn Notify, outstanding: &Outstanding) {
     match outstanding.fault {
-        Fault::PeerDied { .. } | Fault::PeerAborted { .. } => return,
+        Fault::PeerDied { .. } | Fault::PeerAborted { .. } | Fault::PeerTimeout { .. } => return,
         // They do so themselves.
         Fault::Revoked => return,
         // Whoever waits for us should name that rank, not us, and hears this before it hears that we left.

@@ -2,6 +2,7 @@
 
 use super::super::polling::{Asked, Rounds};
 use super::*;
+use crate::bootstrap::{BootstrapConfig, UniqueId};
 use crate::launch::{Outstanding, Progress};
 use crate::plan::{Call, CallRecord};
 use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -126,4 +127,33 @@ fn kernels_are_looked_at_only_while_an_operation_lasts() {
     assert!((13_000..=14_500).contains(&first) && (30_500..=31_600).contains(&last), "{first} to {last}");
     assert!(samples.windows(2).all(|pair| pair[1] - pair[0] == 10), "each 10 ms");
     assert_eq!(questions, 60, "the driver is asked no more often");
+}
+
+/// What an error with this fault says of its rank, after rank 1 of 3 has given up.
+fn place_in_error(fault: Fault, reason: &str) -> Option<&'static str> {
+    let bind_addr = Some("127.0.0.1".parse().expect("an address"));
+    let config = BootstrapConfig { bind_addr, ..BootstrapConfig::default() };
+    let id = UniqueId::create_by(&config).expect("a root");
+    let alone = Bootstrap::connect(&id, Rank(0), 1, &config).expect("nobody else comes");
+    let mut stalls = Stalls::new(&alone, &Config::default());
+    alone.close();
+    stalls.names.places = (70..73).map(|process| Place { host: "node8".into(), process }).collect();
+    stalls.note_said(Rank(1), reason);
+    stalls.note_said(Rank(2), "too late");
+    stalls.place_in_error(&fault)
+}
+
+#[test]
+fn an_error_has_the_reason_of_the_rank_that_gave_up() {
+    let (rank, by, waited) = (Rank(2), Rank(1), Duration::from_secs(2));
+    let missed = Fault::PeerTimeout { rank, more: 0, by, waited };
+    assert_eq!(
+        place_in_error(missed, "still waiting\nfor rank 2"),
+        Some("process 72 of node8; rank 1 said: still waiting for rank 2")
+    );
+    assert_eq!(place_in_error(missed, ""), Some("process 72 of node8"));
+    let aborted = |rank| Fault::PeerAborted { rank };
+    assert_eq!(place_in_error(aborted(by), "no GPU"), Some("process 71 of node8; it said: no GPU"));
+    assert_eq!(place_in_error(aborted(rank), "no GPU"), Some("process 72 of node8"));
+    assert_eq!(place_in_error(Fault::Aborted, "no GPU"), None);
 }

@@ -142,7 +142,7 @@ fn an_abort_is_told_with_its_reason_once() {
             return watch.close();
         }
         let reason = "the GPU fell off the bus".to_owned();
-        assert_eq!(next(&events), PeerEvent::PeerAborted { rank: Rank(3), reason });
+        assert_eq!(next(&events), PeerEvent::PeerAborted { rank: Rank(3), reason, in_vain: None });
         std::thread::sleep(2 * QUIET);
         // Others may have closed meanwhile.
         let again = events.try_iter().find(|event| !matches!(event, PeerEvent::PeerLeft { .. }));
@@ -159,7 +159,7 @@ fn dropping_without_close_counts_as_abort() {
             return drop(boot);
         }
         let (watch, events) = watch(boot);
-        let PeerEvent::PeerAborted { rank: Rank(0), reason } = next(&events) else {
+        let PeerEvent::PeerAborted { rank: Rank(0), reason, in_vain: None } = next(&events) else {
             panic!("an abort of rank 0")
         };
         assert!(reason.contains("without being closed"), "{reason}");

@@ -331,10 +331,40 @@ fn an_abort_reaches_everyone_with_its_reason_and_its_end_is_no_second_event() {
     world.end(2);
     world.settle(2);
     for rank in [0, 1, 3, 4] {
-        let want = PeerEvent::PeerAborted { rank: Rank(2), reason: "out of memory".into() };
+        let want = PeerEvent::PeerAborted { rank: Rank(2), reason: "out of memory".into(), in_vain: None };
         assert_eq!(world.events(rank), [want]);
         let error = BootstrapError::PeerAborted { rank: Rank(2), reason: "out of memory".into() };
         assert_eq!(world.ring(rank).submit(&[]), Err(error));
+    }
+}
+
+/// Ranks that had joined heard only that rank 2 had aborted.
+#[test]
+fn for_whom_a_rank_waited_in_vain_reaches_everyone() {
+    let mut world = World::new(5);
+    let (ranks, waited) = (RankList::from_iter([Rank(4)]), Duration::from_secs(2));
+    let timeout = |what| BootstrapError::Timeout { what, ranks, waited };
+    world.ring(2).give_up(timeout("it"));
+    world.settle(1);
+    for rank in [0, 1, 3, 4] {
+        let reason = timeout("it").to_string();
+        let want = PeerEvent::PeerAborted { rank: Rank(2), reason, in_vain: Some((ranks, waited)) };
+        assert_eq!(world.events(rank), [want]);
+        assert_eq!(world.ring(rank).submit(&[]), Err(timeout("a wait of another rank")));
+    }
+}
+
+#[test]
+fn a_wait_for_a_rank_that_does_not_exist_is_refused() {
+    for (awaited, is_told) in [(2, true), (3, false)] {
+        let mut ring = Ring::new(Rank(1), 3);
+        ring.attach(Side::Prev, Rank(0));
+        let in_vain = Some((RankList::from_iter([Rank(awaited)]), Duration::ZERO));
+        let event = MembershipEvent::Aborted { rank: Rank(0), reason: String::new(), in_vain };
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, KIND_EVENT, &[&event.to_bytes()]);
+        ring.receive(Side::Prev, &bytes);
+        assert_eq!(ring.next_event().is_some(), is_told, "rank {awaited} of 3");
     }
 }
 
@@ -343,7 +373,8 @@ fn a_long_reason_is_cut_between_characters() {
     let mut world = World::new(2);
     world.ring(0).abort(&"ä".repeat(200));
     world.settle(1);
-    assert_eq!(world.events(1), [PeerEvent::PeerAborted { rank: Rank(0), reason: "ä".repeat(128) }]);
+    let want = PeerEvent::PeerAborted { rank: Rank(0), reason: "ä".repeat(128), in_vain: None };
+    assert_eq!(world.events(1), [want]);
 }
 
 #[test]
