@@ -1,7 +1,9 @@
 //! What is found.
 
+use super::comm_call::CommCall;
 use super::kernels::KernelAt;
 use super::links::LinkUse;
+use super::standing::Standing;
 use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use core::fmt;
@@ -75,6 +77,8 @@ pub struct Stall {
     pub latest: Option<CallRecord>,
     /// The call that it is in, as far as it answers.
     pub is_in: Option<CallRecord>,
+    /// The call about the communicator that it is in, such as a split, as far as it answers.
+    pub in_comm_call: Option<CommCall>,
     /// Bytes that it has sent and received in that call, where they are counted. Of one that does not answer: what the ranks that wait for
     /// it have had from it and sent to it.
     pub moved: Option<[u64; 2]>,
@@ -157,11 +161,39 @@ impl fmt::Display for Finding<'_> {
         if let Some([sent, received]) = self.0.moved {
             write!(f, "; it has sent {sent} and received {received} bytes")?;
         }
-        match (is_in, latest) {
-            (Some(call), _) if *call == self.0.during => Ok(()),
-            (Some(call), _) => write!(f, "; it is in {call}"),
-            (None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
-            (None, None) => write!(f, "; it has made no collective call"),
+        match is_in {
+            Some(call) if *call == self.0.during => Ok(()),
+            _ => Doing { latest: *latest, is_in: *is_in, in_comm_call: self.0.in_comm_call }.fmt(f),
+        }
+    }
+}
+
+/// What a rank does instead, as the end of a sentence about it.
+pub(super) struct Doing {
+    pub latest: Option<CallRecord>,
+    pub is_in: Option<CallRecord>,
+    pub in_comm_call: Option<CommCall>,
+}
+
+impl Doing {
+    pub fn of(standing: &Standing) -> Doing {
+        let in_comm_call = standing.comm_calls.now.map(|now| now.call);
+        Doing { latest: standing.latest, is_in: standing.during, in_comm_call }
+    }
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_in, self.in_comm_call, self.latest) {
+            (Some(call), ..) => write!(f, "; it is in {call}"),
+            (None, Some(of_comm), Some(call)) => {
+                write!(f, "; its latest was {call}, and it is in {of_comm}")
+            }
+            (None, Some(of_comm), None) => {
+                write!(f, "; it has made no collective call, and it is in {of_comm}")
+            }
+            (None, None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
+            (None, None, None) => write!(f, "; it has made no collective call"),
         }
     }
 }
