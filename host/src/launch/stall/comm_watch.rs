@@ -39,7 +39,10 @@ impl fmt::Display for CommStall {
             1 => f.write_str(" (nor has 1 more rank)")?,
             more => write!(f, " (nor have {more} more ranks)")?,
         }
-        self.theirs.map_or(Ok(()), |theirs| write!(f, "{}", Doing::of(&theirs)))
+        self.theirs.map_or(Ok(()), |theirs| {
+            let in_comm_call = theirs.comm_calls.now.map(|now| now.call);
+            Doing { latest: theirs.latest, is_in: theirs.during, in_comm_call }.fmt(f)
+        })
     }
 }
 

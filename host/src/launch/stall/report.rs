@@ -3,7 +3,6 @@
 use super::comm_call::CommCall;
 use super::kernels::KernelAt;
 use super::links::LinkUse;
-use super::standing::Standing;
 use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use core::fmt;
@@ -173,13 +172,6 @@ pub(super) struct Doing {
     pub latest: Option<CallRecord>,
     pub is_in: Option<CallRecord>,
     pub in_comm_call: Option<CommCall>,
-}
-
-impl Doing {
-    pub fn of(standing: &Standing) -> Doing {
-        let in_comm_call = standing.comm_calls.now.map(|now| now.call);
-        Doing { latest: standing.latest, is_in: standing.during, in_comm_call }
-    }
 }
 
 impl fmt::Display for Doing {
