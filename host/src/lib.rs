@@ -81,7 +81,7 @@ pub use cudarc;
 
 pub use bootstrap::{BootstrapConfig, BootstrapError, UniqueId};
 pub use connect::ConnectError;
-pub use launch::{CustomAlgorithm, Fault, Mark, Outstanding, Progress, Stall, StallClass};
+pub use launch::{CommCall, CustomAlgorithm, Fault, Mark, Outstanding, Progress, Stall, StallClass};
 pub use machine::cuda::driver as cuda;
 pub use net::plugin::PluginName;
 pub use oxccl_device::distance::SlotStores;

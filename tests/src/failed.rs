@@ -63,6 +63,7 @@ fn of_bootstrap(error: &BootstrapError) -> (&'static str, Vec<u32>) {
         BootstrapError::Unplaced { .. } => ("Unplaced", vec![]),
         BootstrapError::PeerLeft { rank } => ("PeerLeft", vec![rank.0]),
         BootstrapError::PeerWentOn { rank } => ("PeerWentOn", vec![rank.0]),
+        BootstrapError::CallsDiffer { rank, .. } => ("CallsDiffer", vec![rank.0]),
         BootstrapError::Timeout { ranks, .. } => ("Timeout", named(ranks)),
         BootstrapError::NoDescriptor { rank, .. } => {
             ("NoDescriptor", rank.iter().map(|rank| rank.0).collect())

@@ -232,6 +232,125 @@ fn other_calls_are_errors_before_they_are_stalls() {
     }
 }
 
+/// It was said to be in no call, though it waits for the others.
+#[test]
+fn a_rank_that_waits_in_a_split_is_said_to_be_in_it() {
+    let mut job = launch(3, "shm").start_each(|rank| {
+        let call = if rank == 2 { "all-reduce=10" } else { "all-split" };
+        format!("join watch-stall barrier {call} sleep=300")
+    });
+    job.ranks[2].line("step all-reduce", SOON);
+    job.ranks[2].line("stall ", SOON);
+    let asked = oxccl::status::ask::processes().unwrap();
+    let process = asked.into_iter().find(|found| found.pid == job.ranks[0].pid()).expect("it listens");
+    let report = process.status(8, Duration::from_secs(1), SOON).unwrap();
+    let communicator = &report.communicators[0];
+    let calls: Vec<_> = communicator.ranks.iter().map(|rank| rank.in_comm_call.as_deref()).collect();
+    assert_eq!(calls, [Some("split"), Some("split"), None], "{communicator:?}");
+    assert_eq!(communicator.in_comm_call.as_deref(), Some("split"));
+    std::thread::sleep(WARN);
+    let warnings = warnings(&mut job);
+    let has = |text: &str| warnings.iter().any(|line| line.contains(text));
+    let says = "has not entered it; its latest was barrier (operation 0), and it is in split";
+    assert!(has("[missing enter]: all_reduce of 10 float") && has(says), "{warnings:#?}");
+    assert!(!has("it is in no call"), "{warnings:#?}");
+}
+
+/// Such waits were silent until the bootstrap's time was over.
+#[test]
+fn a_rank_that_does_not_come_to_a_split_or_to_the_end_is_named_once() {
+    for (call, name) in [("all-split", "split"), ("all-shrink", "shrink"), ("finalize", "finalize")] {
+        let mut job = launch(3, "shm").start_each(|rank| {
+            let late = if rank == 2 { "ask " } else { "" };
+            format!("join barrier {late}{call}")
+        });
+        job.ranks[2].line("step ask", SOON);
+        std::thread::sleep(WARN * 3);
+        job.ranks[2].say("go on");
+        job.all_succeed();
+        let late = job.ranks[2].pid();
+        let texts: String = job.ranks.iter().map(|rank| rank.errors()).collect();
+        let stalls: Vec<&str> = texts.lines().filter(|line| line.contains("stall [")).collect();
+        let [report, over] = &stalls[..] else { panic!("{call}: {stalls:#?}") };
+        assert!(report.contains(&format!("stall [missing enter]: {name} of communicator ")), "{report}");
+        assert!(report.contains("(3 ranks) has made no progress for 1."), "{report}");
+        assert!(
+            report.contains("rank 2 (") && report.contains(&format!("pid {late}) has not entered it")),
+            "{report}"
+        );
+        assert!(
+            report.contains("; its latest was barrier (operation 0), and it is in no call. rank "),
+            "{report}"
+        );
+        assert!(report.ends_with(") waits for it"), "{report}");
+        assert!(over.contains(&format!("is over: {name} of communicator")), "{over}");
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_before_a_split_is_named() {
+    let mut job = launch(4, "tcp").start_each(|rank| {
+        let late = if rank == 1 { "ask " } else { "" };
+        format!("join barrier {late}all-split sleep=300")
+    });
+    job.ranks[1].line("step ask", SOON);
+    job.ranks[1].signal(Signal::STOP);
+    std::thread::sleep(WARN * 3);
+    let warnings = warnings(&mut job);
+    let [report] = &warnings[..] else { panic!("{warnings:#?}") };
+    assert!(report.contains("[no answer]: split of communicator"), "{report}");
+    assert!(
+        report.contains("rank 1 (") && report.contains(") does not answer: its process is stopped"),
+        "{report}"
+    );
+}
+
+/// Who waited heard neither in which call, nor what sets the time.
+#[test]
+fn the_time_out_of_a_split_names_the_call_and_the_variable() {
+    for (call, name) in [("all-split", "split"), ("finalize", "finalize")] {
+        let launch = launch(3, "shm").env("OXCCL_BOOTSTRAP_TIMEOUT", "2");
+        let mut job = launch.start_each(|rank| {
+            let late = if rank == 2 { "ask " } else { "" };
+            format!("join barrier {late}{call}")
+        });
+        let mut texts = Vec::new();
+        for rank in job.without(&[2]) {
+            let failure = rank.failure(SOON);
+            assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("Timeout", &[2][..]), "{failure:?}");
+            assert!(failure.text.contains(&format!("{name}: ")), "{failure:?}");
+            texts.push(failure.text);
+        }
+        let says = "an all-gather of the bootstrap took longer than 2 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 2";
+        assert!(texts.iter().any(|text| text.contains(says)), "{texts:?}");
+    }
+}
+
+/// Those that split heard that the other one's message was malformed.
+#[test]
+fn ranks_that_make_different_calls_together_hear_which() {
+    for (calls, names) in [
+        (["all-split", "finalize"], ["split", "finalize"]),
+        (["finalize", "all-split"], ["finalize", "split"]),
+    ] {
+        let mut job =
+            launch(3, "shm").start_each(|rank| format!("join barrier {}", calls[usize::from(rank == 2)]));
+        for rank in &mut job.ranks {
+            let failure = rank.failure(SOON);
+            let is_odd = usize::from(rank.rank == 2);
+            let other = [2, 0][is_odd];
+            let says =
+                format!("rank {other} calls {}, and this rank calls {}:", names[1 - is_odd], names[is_odd]);
+            assert_eq!(
+                (failure.kind.as_str(), &failure.guilty[..]),
+                ("CallsDiffer", &[other][..]),
+                "{failure:?}"
+            );
+            assert!(failure.text.contains(&says), "{failure:?}");
+        }
+    }
+}
+
 #[test]
 fn a_clean_run_warns_of_nothing() {
     for transport in TRANSPORTS {

@@ -88,7 +88,7 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
             Some((own.done, own.begun)),
             own.during_ms.or((own.waited_ms > 0).then_some(own.waited_ms)),
             doing(
-                own.during.as_ref(),
+                (own.during.as_ref(), own.in_comm_call.as_deref()),
                 (own.waits_for, own.waits_for_network.as_deref()),
                 own.recent.last().map(|last| &last.operation),
             ),
@@ -100,7 +100,8 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
                 _ if rank.has_died => "has died".to_owned(),
                 Some(true) => {
                     let waits = (rank.waits_for, rank.waits_for_network.as_deref());
-                    doing(rank.during.as_ref(), waits, rank.latest.as_ref())
+                    let during = (rank.during.as_ref(), rank.in_comm_call.as_deref());
+                    doing(during, waits, rank.latest.as_ref())
                 }
                 Some(false) => "DOES NOT ANSWER: stopped, frozen or cut off".to_owned(),
                 _ => "was not asked".to_owned(),
@@ -114,7 +115,7 @@ fn row(rank: &RankReport, same: &[(&ProcessReport, &CommunicatorReport)]) -> Row
 }
 
 fn doing(
-    during: Option<&OperationReport>,
+    (during, in_comm_call): (Option<&OperationReport>, Option<&str>),
     waits_for: (Option<u32>, Option<&str>),
     latest: Option<&OperationReport>,
 ) -> String {
@@ -123,10 +124,11 @@ fn doing(
         (Some(rank), None) => format!(", waits for rank {rank}"),
         (None, None) => String::new(),
     };
+    let call = in_comm_call.unwrap_or("no call");
     match (during, latest) {
         (Some(during), _) => format!("{}{waits}", operation(during)),
-        (None, Some(latest)) => format!("in no call; its latest was {}", operation(latest)),
-        (None, None) => "in no call".to_owned(),
+        (None, Some(latest)) => format!("in {call}; its latest was {}", operation(latest)),
+        (None, None) => format!("in {call}"),
     }
 }
 
@@ -277,6 +279,13 @@ mod tests {
         assert!(
             lines[3].ends_with("in no call; its latest was broadcast of 3 float, root 1 (operation 7)"),
             "{text}"
+        );
+        let mut in_split = reports();
+        in_split[0].communicators[0].ranks[1].in_comm_call = Some("split".into());
+        assert!(
+            table(&in_split).contains(" in split; its latest was broadcast of 3"),
+            "{}",
+            table(&in_split)
         );
         assert!(lines[4].contains("node8") && lines[4].contains("DOES NOT ANSWER"), "{text}");
         let mut dead = reports();

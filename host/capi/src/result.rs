@@ -96,6 +96,7 @@ fn code_of_bootstrap(error: &BootstrapError) -> Code {
         | BootstrapError::RankOutOfRange { .. }
         | BootstrapError::WorldSizeMismatch { .. }
         | BootstrapError::BadMember { .. }
+        | BootstrapError::CallsDiffer { .. }
         | BootstrapError::GrowsSmaller { .. } => Code::InvalidUsage,
         BootstrapError::Aborted => Code::InvalidUsage,
         BootstrapError::Timeout { .. } => Code::Timeout,

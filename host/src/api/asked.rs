@@ -126,6 +126,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
     let during = under_way.map(|found| (found.record, found.mark));
     let during = during.or(standing.during.map(|during| (during, standing.mark)));
     report.during = during.map(OperationReport::from);
+    report.in_comm_call = in_comm_call(&standing);
     report.during_ms = under_way.map(|found| now.saturating_sub(found.began_ns) / 1_000_000);
     (report.waits_for, report.waits_for_network) = waits_for(&standing, stalls);
     report.waited_ms = standing.waited_ms;
@@ -149,6 +150,11 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
             ended_ns: found.ended_ns,
         })
         .collect();
+}
+
+/// The call about the communicator that a rank is in.
+fn in_comm_call(standing: &Standing) -> Option<String> {
+    standing.comm_calls.now.map(|now| now.call.to_string())
 }
 
 /// For whom a rank waits: another one, or the network that reduces.
@@ -239,6 +245,7 @@ fn ranks(health: &Health, stalls: &Stalls, dead: &[Rank], were_asked: bool, me: 
             during: answer
                 .and_then(|said| said.during.map(|during| (during, said.mark)))
                 .map(OperationReport::from),
+            in_comm_call: answer.and_then(|said| in_comm_call(&said)),
             latest: answer
                 .and_then(|said| said.latest)
                 .map(|latest| OperationReport::from((latest, Mark::default()))),

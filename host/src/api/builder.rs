@@ -1,5 +1,6 @@
 //! Builds a communicator from settings.
 
+use super::comm_call::WAITS_IN_JOINING;
 use super::communicator::{Comm, Communicator};
 use super::config::{Config, MISSING_ID};
 use super::error::Error;
@@ -258,7 +259,8 @@ impl<M: Init> Builder<M> {
                 None => return Err(MISSING_ID.into()),
             };
             let (place, settings) = ((Rank(self.rank), self.nranks), &config.bootstrap);
-            Ok(Bootstrap::connect_unless(&id, place, settings, handle.cancel())?)
+            let joined = Bootstrap::connect_unless(&id, place, settings, handle.cancel());
+            Ok(joined.map_err(|error| error.in_call(WAITS_IN_JOINING))?)
         };
         let joined = connect().and_then(|bootstrap| assemble(bootstrap, config.clone(), self.unit, handle));
         joined.map_err(|error| handle.failed(error))
@@ -369,7 +371,8 @@ impl<M: Init> Comm<M> {
     fn splitting(&self, color: Option<u32>, key: i32) -> Result<Splitting<M>, Error> {
         self.can_regroup()?;
         let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
-        Ok(Splitting { watch, turn, color, key, config: split::settings(&self.config), unit: self.unit() })
+        let (stalls, config, unit) = (self.member.stalls(), split::settings(&self.config), self.unit());
+        Ok(Splitting { watch, turn, stalls, color, key, config, unit })
     }
 }
 
@@ -378,6 +381,7 @@ struct Splitting<M: Init> {
     /// The parent's.
     watch: Arc<Watch>,
     turn: Turn,
+    stalls: Option<Arc<Stalls>>,
     color: Option<u32>,
     key: i32,
     /// The child's.
@@ -387,9 +391,9 @@ struct Splitting<M: Init> {
 
 impl<M: Init> Splitting<M> {
     fn run(self, handle: &CommHandle) -> Result<Option<Comm<M>>, Error> {
-        let Splitting { watch, turn, color, key, config, unit } = self;
+        let Splitting { watch, turn, stalls, color, key, config, unit } = self;
         let nranks = watch.bootstrap().nranks();
-        let child = split::split(&watch, turn, color, key, handle.cancel());
+        let child = split::split(&watch, (turn, stalls), color, key, handle.cancel());
         // The parent may go before the child is ready.
         drop(watch);
         let assemble = |(bootstrap, members): (Bootstrap, Vec<Rank>)| {

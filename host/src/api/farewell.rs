@@ -6,10 +6,11 @@
 mod blocks;
 mod messages;
 
+use super::comm_call::{self, InCommCall, waits_in};
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::{BootstrapError, Watch};
-use crate::launch::{CallsMade, Fault, Health, LatestCalls, MessageSums, MessagesMade};
+use crate::launch::{CallsMade, CommCall, Fault, Health, LatestCalls, MessageSums, MessagesMade};
 use crate::wire::Message;
 use blocks::{Difference, read_all};
 use oxccl_shared::abi::Rank;
@@ -31,12 +32,18 @@ pub(super) fn meet(
     calls: (u64, u32),
     replays: bool,
 ) -> Result<(), Error> {
+    let _in = InCommCall::enter(member.stalls(), CommCall::Finalize, None);
     health.finalized().begin(replays);
     // Who waits for this rank hears of it.
     member.watch().wake();
     let sums = || MessageSums::of(member.rank, &MessagesMade::of(member.rank, health.recorder()));
     let mine = CallsMade { count: calls.0, digest: calls.1, messages: (!replays).then(sums) };
     let found = compare(member.watch(), (member.rank, member.nranks), mine, health);
+    let found = found.map_err(|error| error.in_call(waits_in(CommCall::Finalize)));
+    // Others hear the same, and may have ended for it by now.
+    if let Err(differ @ BootstrapError::CallsDiffer { .. }) = found {
+        return Err(differ.into());
+    }
     if matches!(found, Err(BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. })) {
         await_fault(health);
     }
@@ -64,7 +71,8 @@ fn compare(
     mine: CallsMade,
     health: &Health,
 ) -> Result<Option<Difference>, BootstrapError> {
-    let all = read_all::<CallsMade>(&watch.all_gather(&mine.to_bytes())?)?;
+    let all = comm_call::gather(watch.bootstrap(), CommCall::Finalize, &mine.to_bytes())?;
+    let all = read_all::<CallsMade>(&all)?;
     if all.iter().all(|theirs| are_equal(theirs, &mine)) {
         return messages::compare(watch, me, &all, health);
     }

@@ -58,6 +58,11 @@ impl Membership {
         self.watch.as_ref().expect("a communicator that is not being dropped has its watch")
     }
 
+    /// Who watches the communicator's calls.
+    pub fn stalls(&self) -> Option<Arc<Stalls>> {
+        self.handle.inside().map(|(_, stalls, _)| stalls)
+    }
+
     pub fn operation_error(&self, outstanding: Outstanding) -> Error {
         self.handle.operation_error(outstanding)
     }

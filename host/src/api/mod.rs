@@ -16,6 +16,7 @@ mod polling;
 mod stalls;
 mod handle;
 mod asked;
+mod comm_call;
 mod split;
 mod membership;
 mod farewell;

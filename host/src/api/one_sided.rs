@@ -7,12 +7,13 @@
 //! ```
 //! They need no kernel and no channel: the driver copies, and streams wait for words. Ranks of other hosts are not reached by them.
 
+use super::comm_call::{self, InCommCall};
 use super::communicator::Comm;
 use super::error::{ArgumentError, Error};
 use super::one_sided_error::{OneSidedError, Signal};
 use crate::connect::ConnectError;
 use crate::gpu::{CudaError, GpuMemory};
-use crate::launch::RunError;
+use crate::launch::{CommCall, RunError};
 use crate::machine::cuda::{COPY_SLOTS, CallersMemory, Cuda, OneSided, StreamRef};
 use crate::transport::PeerInfo;
 use crate::transport::p2p::{Mapping, Reach, SignalTable, SignalsWanted, Window, WindowWanted};
@@ -179,7 +180,8 @@ impl Comm<Cuda> {
         turn.wait();
         let bootstrap = self.member.watch().bootstrap();
         let mine = super::init::this_process(bootstrap, &self.config, &self.config.must_agree())?;
-        let blocks = bootstrap.all_gather(&mine.to_bytes())?;
+        let _in = InCommCall::enter(self.member.stalls(), CommCall::Register, None);
+        let blocks = comm_call::gather(bootstrap, CommCall::Register, &mine.to_bytes())?;
         let read = |(peer, block): (u32, &Vec<u8>)| {
             PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: Rank(peer) })
         };

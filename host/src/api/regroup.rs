@@ -1,6 +1,7 @@
 //! Communicators of some of another one's ranks, and of more than those.
 
 use super::builder::assemble;
+use super::comm_call::{self, InCommCall, waits_in};
 use super::communicator::Comm;
 use super::config::MISSING_ID;
 use super::error::Error;
@@ -8,8 +9,10 @@ use super::handle::CommHandle;
 use super::init::Init;
 use super::pending::Pending;
 use super::split::{self, Turn};
+use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Cancel, UniqueId, Watch};
 use crate::connect::ConnectError;
+use crate::launch::CommCall;
 use oxccl_shared::abi::Rank;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +42,13 @@ impl<M: Init> Comm<M> {
         let members = remaining(self.rank(), self.size(), excluded)?;
         let (number, nranks) = (self.member.shrinks.next(&members), self.size());
         let (watch, config, unit) = (self.member.watch().clone(), split::settings(&self.config), self.unit());
+        let stalls = self.member.stalls();
         let work = move |handle: &CommHandle| {
+            let in_call = InCommCall::enter(stalls, CommCall::Shrink, Some(members.clone()));
+            watch.wake();
             let child = watch.bootstrap().split_among(&members, number, handle.cancel());
+            let child = child.map_err(|error| error.in_call(waits_in(CommCall::Shrink)));
+            drop(in_call);
             // The parent may be dropped meanwhile.
             let parent = Arc::downgrade(&watch);
             drop(watch);
@@ -105,9 +113,9 @@ impl<M: Init> Comm<M> {
             return Err(BootstrapError::GrowsSmaller { nranks, parent: self.size() }.into());
         }
         let (watch, turn) = (self.member.watch().clone(), self.member.splits.next());
-        let (config, unit) = (split::settings(&self.config), self.unit());
+        let (stalls, config, unit) = (self.member.stalls(), split::settings(&self.config), self.unit());
         let work = move |handle: &CommHandle| {
-            let grown = grow(&watch, turn, id, nranks, &config.bootstrap, handle.cancel());
+            let grown = grow(&watch, (turn, stalls), id, nranks, &config.bootstrap, handle.cancel());
             drop(watch);
             let grown = grown.and_then(|bootstrap| assemble(bootstrap, config, unit, handle));
             grown.map_err(|error| handle.failed(error))
@@ -155,7 +163,7 @@ fn remaining(me: u32, nranks: u32, excluded: &[u32]) -> Result<Vec<Rank>, Error>
 /// Those of the bootstrap; no rank has the id.
 fn grow(
     parent: &Watch,
-    turn: Turn,
+    (turn, stalls): (Turn, Option<Arc<Stalls>>),
     id: Option<UniqueId>,
     nranks: u32,
     settings: &BootstrapConfig,
@@ -163,7 +171,8 @@ fn grow(
 ) -> Result<Bootstrap, Error> {
     turn.wait();
     let mine = id.map_or_else(Vec::new, |id| id.to_bytes().to_vec());
-    let blocks = parent.all_gather(&mine)?;
+    let _in = InCommCall::enter(stalls, CommCall::Grow, None);
+    let blocks = comm_call::gather(parent.bootstrap(), CommCall::Grow, &mine)?;
     let (giver, bytes) = blocks.iter().enumerate().find(|(_, block)| !block.is_empty()).ok_or(MISSING_ID)?;
     let malformed = ConnectError::Malformed { peer: Rank(giver as u32) };
     let bytes = bytes.as_slice().try_into().map_err(|_| malformed.clone())?;

@@ -1,9 +1,12 @@
 //! Splitting a communicator, independent of its machine: the members of each new one, and their order.
 
+use super::comm_call::{self, InCommCall, waits_in};
 use super::config::Config;
 use super::error::Error;
+use super::stalls::Stalls;
 use crate::bootstrap::{Bootstrap, BootstrapError, Cancel, Watch, by_numbers_here};
 use crate::connect::ConnectError;
+use crate::launch::CommCall;
 use crate::transport::p2p::P2pError;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -45,15 +48,17 @@ fn members(blocks: &[Vec<u8>], color: Option<u32>) -> Result<Vec<Rank>, ConnectE
 /// Those of the bootstrap; `cancel` ends the join of the child.
 pub(super) fn split(
     parent: &Watch,
-    turn: Turn,
+    (turn, stalls): (Turn, Option<Arc<Stalls>>),
     color: Option<u32>,
     key: i32,
     cancel: &Cancel,
 ) -> Result<Option<(Bootstrap, Vec<Rank>)>, Error> {
     turn.wait();
-    let blocks = parent.all_gather(&Wish { color, key }.to_bytes())?;
+    let _in = InCommCall::enter(stalls, CommCall::Split, None);
+    let blocks = comm_call::gather(parent.bootstrap(), CommCall::Split, &Wish { color, key }.to_bytes())?;
     let members = members(&blocks, color)?;
-    let child = parent.bootstrap().split(&members, turn.number, cancel)?;
+    let child = parent.bootstrap().split(&members, turn.number, cancel);
+    let child = child.map_err(|error| error.in_call(waits_in(CommCall::Split)))?;
     Ok(child.map(|child| (child, members)))
 }
 

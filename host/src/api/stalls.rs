@@ -7,7 +7,8 @@ use super::reach::{Outages, Reach, Since, Turn};
 use super::roll::Roll;
 use crate::bootstrap::{Bootstrap, Counts, Incidents, Links, Neighbour, Place};
 use crate::launch::{
-    Act, Detector, Fault, LinkWindow, Probe, Recorded, Slept, Stall, StallClass, StallNotice, Standing,
+    Act, CommAct, CommCall, CommCallWatch, CommStall, Detector, Fault, LinkWindow, Probe, Recorded, Slept,
+    Stall, StallClass, StallNotice, Standing,
 };
 use crate::net::coll::CollConfig;
 use crate::transport::TransportKind;
@@ -35,6 +36,8 @@ pub(super) struct Stalls {
     outage: Duration,
     since: Instant,
     detector: Mutex<Detector>,
+    /// Calls about the communicator.
+    comm_calls: Mutex<CommCallWatch>,
     /// Neighbours whose hosts do not answer.
     reach: Mutex<Reach>,
     /// What happens rarely to the bootstrap's connections.
@@ -90,6 +93,7 @@ impl Stalls {
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
             detector: Mutex::new(Detector::new(me, nranks, warn)),
+            comm_calls: Mutex::new(CommCallWatch::new(me, nranks, warn)),
             reach: Mutex::default(),
             incidents: bootstrap.incidents(),
             data_links: bootstrap.links(),
@@ -182,7 +186,44 @@ impl Stalls {
     /// What this rank does; of one whose calls go on when they have returned, what it did when it was last asked.
     pub fn standing(&self) -> Standing {
         let now = self.now(Instant::now());
-        self.running.get().map_or_else(Standing::default, |running| running.standing(now))
+        self.running.get().map_or_else(Standing::default, |running| self.own(running, now))
+    }
+
+    fn own(&self, running: &Running, now: Duration) -> Standing {
+        Standing { comm_calls: self.comm_calls().standing(now), ..running.standing(now) }
+    }
+
+    fn comm_calls(&self) -> MutexGuard<'_, CommCallWatch> {
+        self.comm_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This rank enters a call about the communicator, of all ranks or of these. Returns what to leave it by.
+    pub fn enter(&self, call: CommCall, members: Option<Vec<Rank>>) -> u64 {
+        self.comm_calls().enter(self.now(Instant::now()), call, members)
+    }
+
+    /// It has returned.
+    pub fn leave_comm_call(&self, id: u64) {
+        let reported = self.comm_calls().leave(id);
+        reported.iter().for_each(|stall| tracing::warn!("{}", self.names.comm_over(stall)));
+    }
+
+    /// Looks at the calls about the communicator. Returns when to look again.
+    fn look_at_comm_calls(
+        &self,
+        now: Duration,
+        own: &Standing,
+        tell: &dyn Fn(StallNotice),
+    ) -> Option<Duration> {
+        let mut acts = Vec::new();
+        let next = self.comm_calls().look(now, own, &mut acts);
+        for act in acts {
+            match act {
+                CommAct::Tell(notice) => tell(notice),
+                CommAct::Report(stall) => tracing::warn!("{}", self.names.comm_line(self.me, &stall)),
+            }
+        }
+        next
     }
 
     /// Adds to calls, which stand in their order, when the GPU ran them, where that is kept.
@@ -250,15 +291,16 @@ impl Stalls {
         let running = self.running.get()?;
         self.look_at_neighbours(at, neighbours);
         let now = self.now(at);
-        let own = running.standing(now);
+        let own = self.own(running, now);
         let mut acts = Vec::new();
         let next = self.lock().look(now, &own, &mut acts);
         self.act(acts, tell);
+        let comm_calls = self.look_at_comm_calls(now, &own, tell);
         let poll = self.poller.get().map(|_| now + self.poll_every());
         // Silence is looked for only while something waits: nothing else wakes this thread for it.
         let is_waiting = own.waits_for.is_some() || neighbours.iter().any(|one| one.silent_since.is_some());
         let reach = is_waiting.then(|| now + REACH_EVERY);
-        let next = [next, poll, reach].into_iter().flatten().min()?;
+        let next = [next, poll, reach, comm_calls].into_iter().flatten().min()?;
         self.since.checked_add(next)
     }
 
@@ -289,7 +331,8 @@ impl Stalls {
     pub fn heard(&self, from: Rank, notice: StallNotice, tell: &dyn Fn(StallNotice)) {
         let Some(running) = self.running.get() else { return };
         let now = self.now(Instant::now());
-        let own = running.standing(now);
+        let own = self.own(running, now);
+        self.comm_calls().heard(now, from, notice);
         let mut acts = Vec::new();
         self.lock().heard(now, from, notice, &own, &mut acts);
         self.act(acts, tell);
@@ -298,6 +341,7 @@ impl Stalls {
     /// A rank has left.
     pub fn left(&self, rank: Rank) {
         self.lock().left(rank);
+        self.comm_calls().left(rank);
     }
 
     fn act(&self, acts: Vec<Act>, tell: &dyn Fn(StallNotice)) {
@@ -440,6 +484,27 @@ impl Names {
             self.places.len(),
             time.as_secs_f64(),
             self.of(waiter),
+        )
+    }
+
+    fn comm_line(&self, me: Rank, stall: &CommStall) -> String {
+        let CommStall { call, class, rank, lasted, .. } = stall;
+        format!(
+            "stall [{class}]: {call} of communicator {} ({} ranks) has made no progress for {:.1} s: {} {stall}. {} waits for it",
+            self.name,
+            self.places.len(),
+            lasted.as_secs_f64(),
+            self.of(*rank),
+            self.of(me),
+        )
+    }
+
+    fn comm_over(&self, stall: &CommStall) -> String {
+        let CommStall { call, class, rank, .. } = stall;
+        format!(
+            "stall [{class}] is over: {call} of communicator {}, which waited for {}, has ended",
+            self.name,
+            self.of(*rank),
         )
     }
 

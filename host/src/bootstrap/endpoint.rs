@@ -15,7 +15,7 @@ use super::cancel::Cancel;
 use super::channel::{Channel, DataStream};
 use super::config::BootstrapConfig;
 use super::credentials::Credentials;
-use super::error::{BootstrapError, NRANKS_MAX};
+use super::error::{ALL_GATHER, BootstrapError, NRANKS_MAX};
 use super::handshake::{Hello, NO_RANK, Purpose};
 use super::id::{RootKind, UniqueId};
 use super::iface;
@@ -348,11 +348,7 @@ impl Bootstrap {
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
             let waited = deadline.waited();
-            Err(self.give_up(BootstrapError::Timeout {
-                what: "an all-gather of the bootstrap",
-                ranks,
-                waited,
-            }))
+            Err(self.give_up(BootstrapError::Timeout { what: ALL_GATHER, ranks, waited }))
         })
     }
 

@@ -17,6 +17,11 @@ pub const NRANKS_MAX: u32 = 1 << 20;
 /// Ranks that a [`RankList`] names; the others are only counted.
 pub const RANKS_NAMED_MAX: usize = 8;
 
+/// What a timeout calls this rank's wait in an all-gather.
+pub(super) const ALL_GATHER: &str = "an all-gather of the bootstrap";
+/// What a timeout calls a wait that another rank gave up.
+pub(super) const ANOTHERS_WAIT: &str = "a wait of another rank";
+
 /// Some ranks, in the order given: the first eight by number, the rest by count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(into = "RankListForm", from = "RankListForm")]
@@ -360,11 +365,23 @@ pub enum BootstrapError {
         /// The rank.
         rank: Rank,
     },
+    /// The ranks of a communicator, which meet to make a call together, make different ones.
+    #[error(
+        "rank {rank} calls {theirs}, and this rank calls {ours}: all ranks of a communicator make its calls in the same order"
+    )]
+    CallsDiffer {
+        /// The first rank that makes another call than this one.
+        rank: Rank,
+        /// Its call.
+        theirs: &'static str,
+        /// This rank's.
+        ours: &'static str,
+    },
     /// This process aborted the communicator while its ranks met.
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{what} took longer than {} s{}", secs(.waited), waiting_for(.ranks))]
+    #[error("{what} took longer than {} s{}{}", secs(.waited), limited_by(.what), waiting_for(.ranks))]
     Timeout {
         /// The operation.
         what: &'static str,
@@ -510,6 +527,7 @@ impl BootstrapError {
             | BootstrapError::PeerAborted { rank, reason: _ }
             | BootstrapError::PeerLeft { rank }
             | BootstrapError::PeerWentOn { rank }
+            | BootstrapError::CallsDiffer { rank, theirs: _, ours: _ }
             | BootstrapError::OnlyLoopback { rank, ip: _, root: _, there: _ }
             | BootstrapError::Protocol { rank, what: _ }
             | BootstrapError::Altered { rank }
@@ -543,6 +561,18 @@ impl BootstrapError {
             | BootstrapError::GrowsSmaller { nranks: _, parent: _ }
             | BootstrapError::Io { what: _, errno: _ } => {}
         }
+    }
+
+    /// The same, with the call in which the ranks were gathered: what a timeout in it calls this rank's wait and another one's.
+    pub(crate) fn in_call(mut self, [ours, theirs]: [&'static str; 2]) -> BootstrapError {
+        if let BootstrapError::Timeout { what, .. } = &mut self {
+            *what = match *what {
+                ALL_GATHER => ours,
+                ANOTHERS_WAIT => theirs,
+                other => other,
+            };
+        }
+        self
     }
 
     /// The same, as an error of this rank.
@@ -585,6 +615,11 @@ fn out_of_range(rank: Rank, nranks: u32) -> String {
 
 fn at(rank: &Option<Rank>, addr: &SocketAddr) -> String {
     rank.map_or_else(|| format!("the root at {addr}"), |rank| format!("rank {rank} at {addr}"))
+}
+
+/// What sets the limit of a wait in a named call.
+fn limited_by(what: &str) -> &'static str {
+    if what.contains(": ") { " (OXCCL_BOOTSTRAP_TIMEOUT)" } else { "" }
 }
 
 fn waiting_for(ranks: &RankList) -> String {

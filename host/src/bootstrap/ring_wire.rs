@@ -8,7 +8,7 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::{BootstrapError, RankList};
+use super::error::{ANOTHERS_WAIT, BootstrapError, RankList};
 use crate::wire::Message;
 
 /// Frame kind: a [`PartHead`], then blocks, each behind its [`BlockHead`].
@@ -79,7 +79,7 @@ impl MembershipEvent {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
             MembershipEvent::Aborted { in_vain: Some((ranks, waited)), .. } => {
-                BootstrapError::Timeout { what: "a wait of another rank", ranks: *ranks, waited: *waited }
+                BootstrapError::Timeout { what: ANOTHERS_WAIT, ranks: *ranks, waited: *waited }
             }
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }

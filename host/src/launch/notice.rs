@@ -66,7 +66,9 @@ impl Message for Notice {
 mod tests {
     use super::*;
     use crate::launch::mark::Mark;
-    use crate::launch::stall::{Idle, KernelAt, Kernels, LinkUse, Stall, StallClass};
+    use crate::launch::stall::{
+        CommCall, CommCallNow, CommCalls, Idle, KernelAt, Kernels, LinkUse, Stall, StallClass,
+    };
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
     use proptest::prelude::*;
@@ -131,6 +133,7 @@ mod tests {
             lasted: Duration::MAX,
             latest,
             is_in: during,
+            in_comm_call: Some(CommCall::Register),
             moved,
             link: Some(LONGEST_LINK),
             waits_at: Some(LONGEST_AT),
@@ -163,6 +166,11 @@ mod tests {
             idle: Some(Idle { peer: Rank(u32::MAX), for_peer: 100, for_all: 100 }),
             links: Some([Some(LONGEST_LINK); 2]),
             kernels: Some(Kernels { waits: Some(LONGEST_AT), has_graphs: true }),
+            comm_calls: CommCalls {
+                now: Some(CommCallNow { call: CommCall::Register, lasted_ms: u32::MAX, is_reported: true }),
+                of_all: u32::MAX,
+                shrinks: u32::MAX,
+            },
         }
     }
 

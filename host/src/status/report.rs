@@ -71,7 +71,10 @@ pub struct CommunicatorReport {
     pub done: u64,
     /// The operation that it is in.
     pub during: Option<OperationReport>,
-    /// For how long it has been in that, in milliseconds.
+    /// The call about the communicator that it is in, such as `split` or `finalize`.
+    #[serde(default)]
+    pub in_comm_call: Option<String>,
+    /// For how long it has been in the operation, in milliseconds.
     pub during_ms: Option<u64>,
     /// The rank that it waits for, if it has for a while.
     pub waits_for: Option<u32>,
@@ -241,6 +244,9 @@ pub struct RankReport {
     pub done: Option<u64>,
     /// The operation that it is in.
     pub during: Option<OperationReport>,
+    /// The call about the communicator that it is in, such as `split` or `finalize`.
+    #[serde(default)]
+    pub in_comm_call: Option<String>,
     /// The latest collective.
     pub latest: Option<OperationReport>,
     /// The rank that it waits for, if it has for a while.
@@ -269,6 +275,7 @@ impl CommunicatorReport {
             begun: 0,
             done: 0,
             during: None,
+            in_comm_call: None,
             during_ms: None,
             waits_for: None,
             waits_for_network: None,

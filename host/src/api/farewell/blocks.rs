@@ -12,10 +12,8 @@ pub(super) type Difference = (Fault, Option<CallRecord>);
 /// Reads what each rank has said.
 pub(super) fn read_all<T: Message>(blocks: &[Vec<u8>]) -> Result<Vec<T>, BootstrapError> {
     let read = |(rank, block): (Rank, &Vec<u8>)| {
-        T::from_bytes(block).map_err(|_| BootstrapError::Protocol {
-            rank,
-            what: "this rank finalizes, and that one does something else with all ranks, such as a split",
-        })
+        T::from_bytes(block)
+            .map_err(|_| BootstrapError::Protocol { rank, what: "what it says at finalize cannot be read" })
     };
     (0..).map(Rank).zip(blocks).map(read).collect()
 }

@@ -21,7 +21,7 @@ pub enum Act {
 }
 
 /// The longest time between the first question and the report.
-const LEAD_MAX: Duration = Duration::from_secs(3);
+pub(super) const LEAD_MAX: Duration = Duration::from_secs(3);
 /// How often a rank that has reported a stall looks whether it is over.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 

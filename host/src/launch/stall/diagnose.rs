@@ -73,6 +73,7 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         lasted: own.lasted(),
         latest: guilty.and_then(|guilty| guilty.latest),
         is_in: guilty.and_then(|guilty| guilty.during),
+        in_comm_call: guilty.and_then(|guilty| guilty.comm_calls.now).map(|now| now.call),
         moved,
         silent: said.iter().filter(|said| said.is_silent()).count() as u32,
     })
@@ -147,7 +148,7 @@ fn behind(me: Rank, during: CallRecord, said: &[Said]) -> Option<Rank> {
 
 /// Notices go around a ring in both directions. Those between two ranks that are stopped are not heard either: of ranks in a row that
 /// do not answer, the first is named.
-fn edge_of_silence(rank: Rank, said: &[Said]) -> Rank {
+pub(super) fn edge_of_silence(rank: Rank, said: &[Said]) -> Rank {
     let nranks = said.len() as u32;
     let is_silent = |rank: u32| said[rank as usize].is_silent();
     let next = (rank.0 + 1) % nranks;

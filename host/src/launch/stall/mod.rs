@@ -15,6 +15,7 @@
 //!
 //! The lowest of the ranks that ask at the same time goes on; the others wait for what it finds.
 
+mod comm_call;
 mod kernels;
 mod standing;
 mod idle;
@@ -23,7 +24,10 @@ mod report;
 mod diagnose;
 mod slow;
 mod detector;
+mod comm_watch;
 
+pub use comm_call::{CommCall, CommCallNow, CommCalls};
+pub use comm_watch::{CommAct, CommCallWatch, CommStall};
 pub use detector::{Act, Detector};
 pub(super) use idle::IdleWindow;
 pub use kernels::{KernelAt, Kernels};

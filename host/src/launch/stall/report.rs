@@ -1,5 +1,6 @@
 //! What is found.
 
+use super::comm_call::CommCall;
 use super::kernels::KernelAt;
 use super::links::LinkUse;
 use crate::launch::mark::Mark;
@@ -75,6 +76,8 @@ pub struct Stall {
     pub latest: Option<CallRecord>,
     /// The call that it is in, as far as it answers.
     pub is_in: Option<CallRecord>,
+    /// The call about the communicator that it is in, such as a split, as far as it answers.
+    pub in_comm_call: Option<CommCall>,
     /// Bytes that it has sent and received in that call, where they are counted. Of one that does not answer: what the ranks that wait for
     /// it have had from it and sent to it.
     pub moved: Option<[u64; 2]>,
@@ -169,17 +172,38 @@ impl fmt::Display for Finding<'_> {
         if let Some([sent, received]) = self.0.moved {
             write!(f, "; it has sent {sent} and received {received} bytes")?;
         }
-        match (is_in, latest) {
-            (Some(call), _) if *call == self.0.during => Ok(()),
-            (Some(call), _) => {
-                write!(f, "; it is in {call}")?;
+        match is_in {
+            Some(call) if *call == self.0.during => Ok(()),
+            _ => {
+                Doing { latest: *latest, is_in: *is_in, in_comm_call: self.0.in_comm_call }.fmt(f)?;
                 if self.0.is_face_to_face() {
                     write!(f, ". {FACE_TO_FACE}")?;
                 }
                 Ok(())
             }
-            (None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
-            (None, None) => write!(f, "; it has made no collective call"),
+        }
+    }
+}
+
+/// What a rank does instead, as the end of a sentence about it.
+pub(super) struct Doing {
+    pub latest: Option<CallRecord>,
+    pub is_in: Option<CallRecord>,
+    pub in_comm_call: Option<CommCall>,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_in, self.in_comm_call, self.latest) {
+            (Some(call), ..) => write!(f, "; it is in {call}"),
+            (None, Some(of_comm), Some(call)) => {
+                write!(f, "; its latest was {call}, and it is in {of_comm}")
+            }
+            (None, Some(of_comm), None) => {
+                write!(f, "; it has made no collective call, and it is in {of_comm}")
+            }
+            (None, None, Some(call)) => write!(f, "; its latest was {call}, and it is in no call"),
+            (None, None, None) => write!(f, "; it has made no collective call"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a rank says of itself.
 
+use super::comm_call::CommCalls;
 use super::kernels::Kernels;
 use super::links::LinkUse;
 use super::report::Stall;
@@ -40,6 +41,8 @@ pub struct Standing {
     pub links: Option<[Option<LinkUse>; 2]>,
     /// What its kernels do, of a rank on a GPU.
     pub kernels: Option<Kernels>,
+    /// Its calls about the communicator, such as a split.
+    pub comm_calls: CommCalls,
 }
 
 /// How a rank divides its time in a call.

@@ -1,0 +1,113 @@
+//! Calls that the ranks of a communicator make together about it, such as a split: what this rank says of them while they last, and whether
+//! all ranks make the same one.
+
+use super::stalls::Stalls;
+use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::launch::CommCall;
+use crate::wire::Message;
+use oxccl_shared::abi::Rank;
+use std::sync::Arc;
+
+impl Message for CommCall {
+    const VERSION: u8 = 1;
+    const BYTES_MAX: usize = 2;
+}
+
+/// What a timeout calls this rank's wait and another one's.
+macro_rules! waits {
+    ($call:literal) => {
+        [concat!($call, ": an all-gather of the bootstrap"), concat!($call, ": a wait of another rank")]
+    };
+}
+
+/// In joining.
+pub(super) const WAITS_IN_JOINING: [&str; 2] = waits!("joining");
+
+/// In such a call.
+pub(super) fn waits_in(call: CommCall) -> [&'static str; 2] {
+    match call {
+        CommCall::Split => waits!("split"),
+        CommCall::Shrink => waits!("shrink"),
+        CommCall::Grow => waits!("grow"),
+        CommCall::Finalize => waits!("finalize"),
+        CommCall::Register => waits!("register"),
+    }
+}
+
+/// A rank is in such a call until this is dropped.
+pub(super) struct InCommCall {
+    stalls: Option<Arc<Stalls>>,
+    id: u64,
+}
+
+impl InCommCall {
+    /// This rank enters it, of all ranks or of these. The bootstrap's thread, once it wakes, sees when it has lasted for long.
+    pub fn enter(stalls: Option<Arc<Stalls>>, call: CommCall, members: Option<Vec<Rank>>) -> InCommCall {
+        let id = stalls.as_ref().map_or(0, |stalls| stalls.enter(call, members));
+        InCommCall { stalls, id }
+    }
+}
+
+impl Drop for InCommCall {
+    fn drop(&mut self) {
+        self.stalls.iter().for_each(|stalls| stalls.leave_comm_call(self.id));
+    }
+}
+
+/// All-gathers the ranks' blocks in such a call.
+///
+/// # Errors
+/// [`BootstrapError::CallsDiffer`], on every rank: they do not make the same call. Those of the all-gather, which name the call.
+pub(super) fn gather(
+    bootstrap: &Bootstrap,
+    call: CommCall,
+    block: &[u8],
+) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    let mine = [&call.to_bytes(), block].concat();
+    let blocks = bootstrap.all_gather(&mine).map_err(|error| error.in_call(waits_in(call)))?;
+    blocks_of(call, blocks)
+}
+
+/// Each rank's block, without what says which call it is of.
+fn blocks_of(call: CommCall, blocks: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    let mut calls = Vec::with_capacity(blocks.len());
+    for (rank, block) in (0..).map(Rank).zip(&blocks) {
+        let what = "which call it makes cannot be read";
+        let (theirs, rest) =
+            CommCall::split_from(block).map_err(|_| BootstrapError::Protocol { rank, what })?;
+        calls.push((theirs, rest.to_vec()));
+    }
+    let other = (0..).map(Rank).zip(&calls).find(|(_, (theirs, _))| *theirs != call);
+    match other {
+        Some((rank, (theirs, _))) => {
+            Err(BootstrapError::CallsDiffer { rank, theirs: theirs.name(), ours: call.name() })
+        }
+        None => Ok(calls.into_iter().map(|(_, rest)| rest).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_hears_which_calls_differ() {
+        let blocks = |calls: &[CommCall]| -> Vec<Vec<u8>> {
+            calls.iter().map(|call| [&call.to_bytes(), &[7, 8][..]].concat()).collect()
+        };
+        let (split, finalize) = (CommCall::Split, CommCall::Finalize);
+        assert_eq!(blocks_of(split, blocks(&[split, split])), Ok(vec![vec![7, 8]; 2]));
+        let differ = |call, rank| {
+            let error = blocks_of(call, blocks(&[split, split, finalize])).unwrap_err();
+            let BootstrapError::CallsDiffer { rank: found, .. } = error else { panic!("{error}") };
+            assert_eq!(found, Rank(rank));
+            error.to_string()
+        };
+        let text = differ(split, 2);
+        assert!(text.starts_with("rank 2 calls finalize, and this rank calls split"), "{text}");
+        let text = differ(finalize, 0);
+        assert!(text.starts_with("rank 0 calls split, and this rank calls finalize"), "{text}");
+        let wrong = blocks_of(split, vec![split.to_bytes(), vec![9, 9]]);
+        assert!(matches!(wrong, Err(BootstrapError::Protocol { rank: Rank(1), .. })), "{wrong:?}");
+    }
+}
