@@ -196,7 +196,7 @@ fn roots_that_differ_in_the_last_call_are_named_at_finalize() {
     }
 }
 
-/// The two met in one all-gather, each with what the other could not read.
+/// The two meet in one all-gather, and what each sends says which call it is of.
 #[test]
 fn a_split_while_another_finalizes_ends() {
     let _deadline = Deadline::start("a_split_while_another_finalizes_ends", LIMIT);
@@ -206,8 +206,8 @@ fn a_split_while_another_finalizes_ends() {
     });
     let texts: Vec<_> = errors.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 2, "{errors:?}");
-    assert!(texts[0].contains("rank 1"), "{texts:?}");
-    assert!(texts[1].contains("rank 0") && texts[1].contains("such as a split"), "{texts:?}");
+    assert!(texts[0].contains("rank 1 calls finalize, and this rank calls split"), "{texts:?}");
+    assert!(texts[1].contains("rank 0 calls split, and this rank calls finalize"), "{texts:?}");
 }
 
 /// The root of a broadcast does not wait for those that leave it out.
