@@ -64,6 +64,8 @@ const COPYING_MAX_BYTES: u64 = 256 << 20;
 fn pair_blocks_max(func: Func, policy: CtaPolicy) -> u32 {
     if func == Func::ReduceScatter && policy == CtaPolicy::Default { 12 } else { 8 }
 }
+/// Shorter reductions by tiles are slower than kernels with slots.
+const TILES_MIN_BYTES: u64 = 16 << 20;
 /// The most blocks that copy so. Two ranks gather as fast with 16, within 5 % (docs/measurements/2026-11-28-answers.md).
 fn copying_blocks_max(func: Func, nranks: u32) -> u32 {
     if func == Func::AllGather && nranks == 2 { 16 } else { 24 }
@@ -87,6 +89,7 @@ fn tile_bytes(func: Func, nranks: u32) -> u32 {
     match (func, nranks) {
         // Two stores of each sum want their tiles for longer.
         (Func::AllReduce, ..=4) => 16 << 10,
+        (Func::ReduceScatter, 2) => 32 << 10,
         (Func::ReduceScatter, ..=4) => 16 << 10,
         (Func::AllReduce | Func::ReduceScatter, _) => 8 << 10,
         _ => 16 << 10,
@@ -159,7 +162,7 @@ impl Facts {
             // Each rank has a multiplier of its own, for its own input.
             && !(call.func.is_reduction() && call.op == RedOp::PreMulSum)
             && call.count > 0
-            && self.symmetric_blocks_are_aligned(call)
+            && self.symmetric_is_aligned(call)
             && (self.symmetric == Some(true) || self.symmetric_is_faster(call))
     }
 
@@ -172,22 +175,17 @@ impl Facts {
             && self.forced == Forced::default()
     }
 
-    /// Whether all ranks' blocks begin where those may who move them, if the buffers do.
-    fn symmetric_blocks_are_aligned(&self, call: &Call) -> bool {
-        call.func == Func::AllReduce || call.bytes().is_multiple_of(self.symmetric_align(call))
-    }
-
-    /// The multiple of bytes at which buffers begin that others touch. Threads copy from and to anywhere, but reduce fast at these only.
-    fn symmetric_align(&self, call: &Call) -> u64 {
-        let copies = self.symmetric_team(call).tile_bytes == 0 && !call.func.is_reduction();
-        if copies { 1 } else { ALIGN_BYTES }
+    /// Whether all ranks' blocks begin where bulk copies may, if the buffers do.
+    fn symmetric_is_aligned(&self, call: &Call) -> bool {
+        call.func == Func::AllReduce || call.bytes().is_multiple_of(ALIGN_BYTES)
     }
 
     fn symmetric_is_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
         let row = WindowRow::of(self.tuning.symmetric, call.func, self.nranks);
-        is_like_measured && row.is_some_and(|row| row.holds(bytes))
+        let by_tiles = call.func.is_reduction() && !self.reduces_by_threads(call);
+        is_like_measured && row.is_some_and(|row| row.holds(bytes)) && (!by_tiles || bytes >= TILES_MIN_BYTES)
     }
 
     /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
@@ -200,14 +198,13 @@ impl Facts {
     ) -> Option<SymmetricPlan> {
         let [touches_send, touches_recv] = touches(call.func);
         let buffers = call.func.buffers(false);
-        let align = self.symmetric_align(call);
         let placed = |is_touched: bool, address: u64, extent| {
             if !is_touched {
                 // The other ranks do not know where it is: they take the same way whatever it is aligned to.
                 return Some(None);
             }
             let placement = place(address, call.extent_bytes(extent, self.nranks))?;
-            placement.offset.is_multiple_of(align).then_some(Some(placement))
+            placement.offset.is_multiple_of(ALIGN_BYTES).then_some(Some(placement))
         };
         let send = placed(touches_send, addresses[0], buffers.send)?;
         let recv = placed(touches_recv, addresses[1], buffers.recv)?;
@@ -219,11 +216,18 @@ impl Facts {
         match is_aligned || plan.tile_bytes == 0 {
             true => Some(plan),
             // As many blocks as the other ranks have, which may have tiles.
-            false if !call.func.is_reduction() => {
+            false if !call.func.is_reduction() || self.nranks == 2 => {
                 Some(SymmetricPlan { threads: COPYING_THREADS, tile_bytes: 0, ..plan })
             }
             false => None,
         }
+    }
+
+    /// Whether two ranks reduce by their threads: where a sum takes an instruction or two. Of other types so few blocks compute for longer than
+    /// the data comes (docs/measurements/2026-11-28-pair-reductions.md).
+    fn reduces_by_threads(&self, call: &Call) -> bool {
+        use DataType::{F16, F32, F64, I32, I64, U32, U64};
+        self.nranks == 2 && matches!(call.dtype, F16 | F32 | F64 | I32 | I64 | U32 | U64)
     }
 
     /// By whom a call's elements are moved. Threads begin and end sooner, and reduce between two ranks with fewer blocks; tiles move long
@@ -232,7 +236,7 @@ impl Facts {
         let (func, nranks, policy) = (call.func, self.nranks, self.cta_policy);
         let is_short = call.buffer_bytes(nranks) < COPYING_MAX_BYTES;
         match func.is_reduction() {
-            true if nranks == 2 => {
+            true if self.reduces_by_threads(call) => {
                 Team { blocks: pair_blocks_max(func, policy), threads: COPYING_THREADS, tile_bytes: 0 }
             }
             false if is_short && policy == CtaPolicy::Default => {
@@ -306,8 +310,8 @@ impl Facts {
         }
         let mut kernels = Vec::new();
         for (func, dtype) in FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(move |of| (*func, *of))) {
-            let has_tiles = func.is_reduction() && self.nranks > 2;
-            let threads = if has_tiles { REDUCING_THREADS } else { COPYING_THREADS };
+            let threads =
+                if func.is_reduction() && self.nranks > 2 { REDUCING_THREADS } else { COPYING_THREADS };
             let kernel = (Kernel::symmetric(func, dtype), threads);
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
@@ -385,7 +389,11 @@ mod tests {
         assert_eq!(plan(Func::AllReduce, inside, far), None);
         assert_eq!(plan(Func::AllReduce, inside + 4, inside), None, "not aligned");
         assert_eq!(plan(Func::ReduceScatter, inside, far).map(|plan| plan.touched[1]), Some(None));
-        assert_eq!(plan(Func::ReduceScatter, inside, far + 4), None, "not aligned");
+        let misaligned = plan(Func::ReduceScatter, inside, far + 4);
+        assert_eq!(misaligned, None, "tiles cannot be stored there, and this is only asked for");
+        let copied =
+            plan(Func::AllGather, far + 4, inside).expect("the others do not see where it is sent from");
+        assert_eq!((copied.tile_bytes, copied.threads), (0, COPYING_THREADS));
         assert_eq!(plan(Func::ReduceScatter, inside + (1 << 30) - 16, far), None, "it ends outside");
         assert!(plan(Func::AllGather, far, inside).is_some() && plan(Func::AllToAll, far, inside).is_some());
         assert_eq!(plan(Func::AllToAll, inside, inside), None, "in place");
@@ -433,6 +441,14 @@ mod tests {
         assert_eq!(plan(&few, Func::ReduceScatter), (8, 512, 0));
         assert_eq!([&two, &few].map(|facts| plan(facts, Func::AllReduce)), [(8, 512, 0); 2]);
         assert_eq!(plan(&four, Func::ReduceScatter), (24, 320, 16 << 10));
+        let of = |dtype: DataType, bytes: u64| {
+            let call = Call { dtype, ..call(Func::ReduceScatter, bytes / 2 / dtype.size_bytes() as u64) };
+            let plan = two.plan_symmetric(&call, [0, 1 << 40], place).expect("all is in windows");
+            (two.takes_symmetric(&call, None), plan.tile_bytes)
+        };
+        assert_eq!(of(DataType::F16, 4 << 20), (true, 0));
+        assert_eq!(of(DataType::BF16, 4 << 20), (false, 32 << 10), "tiles want more");
+        assert_eq!(of(DataType::BF16, 16 << 20), (true, 32 << 10));
     }
 
     #[test]
