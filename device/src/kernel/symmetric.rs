@@ -13,8 +13,8 @@ use oxccl_shared::reduce::Element;
 /// or reduce between two ranks.
 ///
 /// # Safety
-/// 1. `args` is what the host launched with, for this function; all ranks' buffers hold elements of `T` and are aligned as
-///    [`run`] asks for. `ranks` are those of `args`.
+/// 1. `args` is what the host launched with, for this function; all ranks' buffers hold elements of `T`, and are aligned as
+///    [`run`] asks for where the launch has tiles. `ranks` are those of `args`.
 /// 2. Nobody else uses the machine's shared memory.
 #[inline(always)]
 pub unsafe fn symmetric<M: KernelMachine, T: Element>(

@@ -212,12 +212,11 @@ impl Listener {
         self.health.fail(Fault::Mismatch { rank, theirs: Some(theirs) }, Some(ours));
     }
 
-    /// Another rank's half of a message with this one, and this one's own. Their lengths or types differ, or there would be no such notice.
+    /// Another rank's half of a message with this one, and this one's own. Their lengths differ, or the sender of this notice named another of
+    /// several messages in a group.
     fn compare_halves(&self, rank: Rank, nth: u64, theirs: CallRecord) {
         let Some(ours) = self.health.recorder().other_half(rank, &theirs, nth) else { return };
-        if self.health.is_stopped()
-            || (ours.call.count, ours.call.dtype) == (theirs.call.count, theirs.call.dtype)
-        {
+        if self.health.is_stopped() || ours.call.bytes() == theirs.call.bytes() {
             return;
         }
         // As in `compare`.

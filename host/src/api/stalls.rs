@@ -190,7 +190,8 @@ impl Stalls {
     }
 
     fn own(&self, running: &Running, now: Duration) -> Standing {
-        Standing { comm_calls: self.comm_calls().standing(now), ..running.standing(now) }
+        let comm_calls = self.comm_calls().standing(now);
+        Standing { comm_calls, ..running.standing(now) }
     }
 
     fn comm_calls(&self) -> MutexGuard<'_, CommCallWatch> {

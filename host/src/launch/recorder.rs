@@ -314,12 +314,6 @@ impl Recorder {
         self.latest(RECORDS).into_iter().find(is_it).map(|found| found.record)
     }
 
-    /// The latest message that is this one, and how many there were before it with the same peer in the same direction.
-    pub(crate) fn number_of(&self, message: &CallRecord) -> Option<u64> {
-        let kept = self.latest(RECORDS);
-        kept.iter().rev().find(|found| found.record.call == message.call).map(|found| found.nth)
-    }
-
     /// The half of a message that this rank has made, whose other half `peer` has made.
     pub(crate) fn other_half(&self, peer: Rank, half: &CallRecord, nth: u64) -> Option<CallRecord> {
         let own = if half.call.func == Func::Send { Func::Recv } else { Func::Send };
@@ -442,7 +436,7 @@ mod tests {
         let found = |nth| recorder.message(Rank(0), Func::Send, nth).map(|record| record.call.func);
         assert_eq!((found(1), found(2)), (Some(Func::Send), None));
         let sent = recorder.message(Rank(0), Func::Send, 1).expect("it is kept");
-        assert_eq!(recorder.number_of(&sent), Some(1));
+        assert_eq!(recorder.message_with(4, Rank(0), true).map(|found| found.nth), Some(1));
         let theirs =
             |func| CallRecord { seq: 0, call: Call { func, root: Rank(7), count: 1, ..record(1).call } };
         assert_eq!(recorder.other_half(Rank(0), &theirs(Func::Recv), 1), Some(sent));

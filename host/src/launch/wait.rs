@@ -9,6 +9,7 @@ use super::fault::{Fault, Outstanding};
 use super::health::{Health, SlowWait};
 use super::in_flight;
 use super::notice::Notice;
+use super::recorder::Recorded;
 use crate::plan::{Call, CallRecord};
 use clock::Clock;
 use corosensei::Yielder;
@@ -301,9 +302,14 @@ impl WaitContext {
         // The peer answers with its own call, which makes the better message.
         if let Some(record) = self.during.get() {
             match record.call.func.is_message() {
+                // Of a group the latest call is kept; it is a receiver that sees a message of another length.
                 true => {
-                    let nth = self.health.recorder().number_of(&record);
-                    nth.into_iter().for_each(|nth| self.notify.notify(Notice::Message { nth, half: record }));
+                    let recorder = self.health.recorder();
+                    let last = recorder.next().checked_sub(1);
+                    let found = last.and_then(|last| recorder.message_with(last, peer, false));
+                    if let Some(Recorded { nth, record: half, .. }) = found {
+                        self.notify.notify(Notice::Message { nth, half });
+                    }
                 }
                 // They parted here or earlier: the peer compares from the oldest on.
                 false => self

@@ -200,7 +200,7 @@ impl Facts {
         let buffers = call.func.buffers(false);
         let placed = |is_touched: bool, address: u64, extent| {
             if !is_touched {
-                // The other ranks do not know where it is: they take the same way whatever it is aligned to.
+                // The other ranks do not know where it is, so it must not change the way.
                 return Some(None);
             }
             let placement = place(address, call.extent_bytes(extent, self.nranks))?;

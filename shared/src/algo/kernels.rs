@@ -106,7 +106,7 @@ impl Kernel {
 
     /// The most threads of a block, by which the assembler divides a multiprocessor's registers. Rings by Simple have more packs in flight
     /// with more threads, and what they save between slices costs less than that brings (docs/measurements/2026-11-25-24-blocks.md). So have
-    /// symmetric kernels that only move.
+    /// symmetric kernels.
     pub const fn threads_max(&self) -> u32 {
         match self {
             Kernel::Collective { algorithm: Algorithm::Ring, protocol: Protocol::Simple, .. }

@@ -23,9 +23,10 @@ const HOT: &str = "oxccl_";
 /// of many kilobytes does not notice. The loops over data are functions of their own or much tighter than this.
 const BOOKKEEPING_BYTES: u32 = 128;
 /// Why rings by Simple spill.
+const RING_SPILLS: &str = "128 registers for 512 threads: what a call saves for each slice costs less than a third more packs in flight bring";
+/// Why symmetric kernels that reduce do.
 const PAIR_SPILLS: &str = "of each operand eight packs are in flight, half of all registers; types that are converted on the way spill some, \
      less than a hundredth of what a load over NVLink takes";
-const RING_SPILLS: &str = "128 registers for 512 threads: what a call saves for each slice costs less than a third more packs in flight bring";
 /// Why kernels to a network that reduces do.
 const COLLNET_SPILLS: &str = "two directions and any number of ranks below to keep account of between slices; a network that reduces is slower than its loops";
 

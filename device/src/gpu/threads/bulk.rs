@@ -69,6 +69,8 @@ unsafe fn copy_edges<M: KernelMachine>(
 
 /// Packs in flight of a thread in a loop that is called for each slice.
 const PACKS: usize = 4;
+/// The same of shifted packs, where a kernel has no registers to spare: rings by Simple.
+const PACKS_FEW: usize = 2;
 /// The same in a kernel that copies, or reduces two inputs, and does little else.
 const PACKS_FAR: usize = 8;
 
@@ -103,16 +105,28 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
             packs::<M, 1, IN_FLIGHT>(share, places, |[pack]| pack);
             units::<M, u8, 1, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if SHIFTS && len_bytes >= SHIFTED_MIN_BYTES {
-            for output in places.outputs.into_iter().filter(|output| *output != 0 && *output != src) {
-                let done = shifted_packs::<M, PACKS>(share, src, output, len_bytes);
-                copy_edges::<M>(share, src, output, len_bytes, done);
-            }
+            copy_shifted::<M, PACKS>(share, places);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 16>(share, places, 0, |[unit]| unit);
-        } else if places.is_aligned(2) && len_bytes.is_multiple_of(2) {
-            units::<M, u16, 1, 16>(share, places, 0, |[unit]| unit);
+        } else if len_bytes >= SHIFTED_MIN_BYTES {
+            // Of elements of a byte or two, which would take as many accesses as there are.
+            copy_shifted::<M, PACKS_FEW>(share, places);
         } else {
             units::<M, u8, 1, 16>(share, places, 0, |[byte]| byte);
+        }
+    }
+}
+
+/// # Safety
+/// 1. As [`crate::gpu::Block::map_bulk`].
+#[inline(always)]
+unsafe fn copy_shifted<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, places: Places<1>) {
+    let Places { operands: [src], outputs, len_bytes } = places;
+    for output in outputs.into_iter().filter(|output| *output != 0 && *output != src) {
+        // SAFETY: obligation 1.
+        unsafe {
+            let done = shifted_packs::<M, IN_FLIGHT>(share, src, output, len_bytes);
+            copy_edges::<M>(share, src, output, len_bytes, done);
         }
     }
 }

@@ -144,6 +144,8 @@ pub unsafe fn shifted_packs<M: KernelMachine, const COUNT: usize>(
     let head = (output.wrapping_neg() % PACK_BYTES).min(len_bytes);
     let end = head + whole_packs(len_bytes - head);
     let shift = (src + head) % PACK_BYTES;
+    // Not a branch around the second load: the assembler then waits for the first one.
+    let second = if shift > 0 { PACK_BYTES } else { 0 };
     let (first, turn) = turns::<M>(share, PACK_BYTES, COUNT);
     let mut at = head + first;
     while at < end {
@@ -152,13 +154,8 @@ pub unsafe fn shifted_packs<M: KernelMachine, const COUNT: usize>(
         repeat!(COUNT, i => {
             if ((i * row) as u32) < left {
                 let from = src + at + i * row - shift;
-                // SAFETY: obligation 1; a second pack has bytes that are asked for.
-                unsafe {
-                    loaded[i][0] = M::load_pack(from);
-                    if shift > 0 {
-                        loaded[i][1] = M::load_pack(from + PACK_BYTES);
-                    }
-                }
+                // SAFETY: obligation 1; a second pack has bytes that are asked for, or is the first one again.
+                loaded[i] = unsafe { [M::load_pack(from), M::load_pack(from + second)] };
             }
         });
         repeat!(COUNT, i => {

@@ -233,7 +233,11 @@ impl CommCallWatch {
         let is_outside = |rank: &Rank| !said(*rank).is_some_and(has_entered);
         let missing = || (0..self.nranks).map(Rank).filter(is_awaited).filter(is_outside);
         let (class, rank) = match missing().find(|rank| said(*rank).is_none()) {
-            Some(silent) => (StallClass::NoAnswer, self.first_of_silent(silent)),
+            Some(silent) => {
+                // One that does not take part may be silent too.
+                let first = self.first_of_silent(silent);
+                (StallClass::NoAnswer, if is_awaited(&first) { first } else { silent })
+            }
             None => {
                 let waits = |rank: &Rank| said(*rank).is_some_and(|standing| standing.waits_for.is_some());
                 (StallClass::MissingEnter, missing().min_by_key(waits)?)

@@ -45,7 +45,10 @@ impl Cuda {
         let operator = self.parts.operator(&raw.call, raw.scalar_bits);
         let coll = collective_args(raw, &plan.as_collective(), &operator, tag);
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
-        let tile_bytes = self.parts.tile_bytes.unwrap_or(plan.tile_bytes);
+        // Bulk copies cannot reach a buffer of ours that is not aligned: the plan has no tiles then, and the user's do not count.
+        let is_aligned = (raw.send.addr() | raw.recv.addr()).is_multiple_of(16);
+        let wanted = self.parts.tile_bytes.filter(|_| is_aligned);
+        let tile_bytes = wanted.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.parts.launch(lists, plan.channels) };
         // With tiles, which the user may want in their place, the channels' blocks copy all.
