@@ -88,7 +88,7 @@ mod tests {
             "{ oxccl_all_gather_oneshot4_ll of 384 = oneshot[u8, crate::prims::Ll<1>, false, 3](AllGather) }",
             "{ oxccl_reduce_ring_ll_f8e4m3 of 384 = ring[oxccl_shared::reduce::F8E4M3, crate::prims::Ll<1>, false](Reduce) }",
             "{ oxccl_send_recv_ll of 384 = [crate::prims::Ll<1>, false] }",
-            "symmetric! { oxccl_reduce_scatter_symmetric_i8 of 384 = [i8](ReduceScatter) }",
+            "symmetric! { oxccl_reduce_scatter_symmetric_i8 of 512 = [i8](ReduceScatter) }",
             "symmetric! { oxccl_all_gather_symmetric of 512 = [u8](AllGather) }",
         ] {
             assert!(rows.iter().any(|row| row.contains(expected)), "{expected}");

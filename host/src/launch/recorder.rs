@@ -287,7 +287,7 @@ impl Recorder {
     pub(crate) fn message_with(&self, index: u64, peer: Rank, is_send: bool) -> Option<Recorded> {
         let scale = self.ticks.scale();
         let own = if is_send { Func::Send } else { Func::Recv };
-        let before = index.saturating_sub(GROUP_LOOK) + 1..=index;
+        let before = (index + 1).saturating_sub(GROUP_LOOK)..=index;
         let group = before.rev().map_while(|index| self.read(index, &scale));
         let mut group = group.take_while(|found| found.record.call.func.is_message());
         group.find(|found| found.record.call.func == own && found.record.call.root == peer)
@@ -436,7 +436,8 @@ mod tests {
         let found = |nth| recorder.message(Rank(0), Func::Send, nth).map(|record| record.call.func);
         assert_eq!((found(1), found(2)), (Some(Func::Send), None));
         let sent = recorder.message(Rank(0), Func::Send, 1).expect("it is kept");
-        assert_eq!(recorder.message_with(4, Rank(0), true).map(|found| found.nth), Some(1));
+        let sent_at = |index| recorder.message_with(index, Rank(0), true).map(|found| found.nth);
+        assert_eq!([sent_at(4), sent_at(0)], [Some(1), Some(0)], "the first call of all too");
         let theirs =
             |func| CallRecord { seq: 0, call: Call { func, root: Rank(7), count: 1, ..record(1).call } };
         assert_eq!(recorder.other_half(Rank(0), &theirs(Func::Recv), 1), Some(sent));

@@ -166,7 +166,9 @@ fn blocks_of_another_length_name_their_sender() {
         let fault = |rank: usize| results[rank].as_ref().and_then(Error::fault);
         let context = || format!("{sent} for {expected}: {results:#?}");
         assert!(matches!(fault(0), Some(Fault::Mismatch { rank: Rank(2), .. })), "{}", context());
-        assert_eq!([fault(1), fault(2)], [Some(Fault::PeerAborted { rank: Rank(0) }); 2], "{}", context());
+        // The sender hears what was expected; the third rank, from one of the two.
+        assert!(matches!(fault(1), Some(Fault::PeerAborted { rank: Rank(0 | 2) })), "{}", context());
+        assert!(matches!(fault(2), Some(Fault::Mismatch { rank: Rank(0), .. })), "{}", context());
         let text = results[0].as_ref().expect("a fault").to_string();
         assert!(text.contains("rank 2") && text.starts_with("rank 0 of 3"), "{text}");
     }

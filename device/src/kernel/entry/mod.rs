@@ -9,7 +9,7 @@
 //! ```text
 //! collective! { oxccl_all_reduce_ring_ll_f32 of 384 = ring[f32, crate::prims::Ll<1>, false](AllReduce) }
 //! messages! { oxccl_send_recv_simple of 384 = [crate::prims::Simple, POSTER] }
-//! symmetric! { oxccl_all_reduce_symmetric_f32 of 384 = [f32](AllReduce) }
+//! symmetric! { oxccl_all_reduce_symmetric_f32 of 512 = [f32](AllReduce) }
 //! ```
 //!
 //! A machine says what becomes of a row: the calling convention, how arguments arrive and whether blocks have posters.
