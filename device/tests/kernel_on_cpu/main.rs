@@ -6,12 +6,12 @@ mod short;
 
 use machine::{BlockState, SharedMemory, Thread};
 use oxccl_device::gpu::threads::GpuBlock;
-use oxccl_device::gpu::{Block as _, How, SHARED_BYTES};
+use oxccl_device::gpu::{Block as _, How, ReducePair as _, SHARED_BYTES};
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
-    CollArgs, ConnControl, ConnEnd, ConnLayout, Func, KernelColl, KernelLaunch, KernelMonitor, KernelWait,
-    Rank, StopCause,
+    CollArgs, ConnControl, ConnEnd, ConnLayout, Func, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor,
+    KernelWait, Rank, StopCause,
 };
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -184,16 +184,26 @@ fn a_kernel_that_waits_says_where_it_stands() {
     waits_for_ever::<Simple>(1024);
 }
 
+/// What a bulk operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Does {
+    Copies,
+    /// By shifted packs where it must.
+    Shifts,
+    Combines,
+    ReducesPair,
+}
+
 /// A bulk operation of a block: of one operand or two, to one output or two, each so many bytes behind an aligned place.
 #[derive(Clone, Copy, Debug)]
 struct Bulk {
     len_bytes: usize,
     operands: [usize; 2],
     outputs: [usize; 2],
-    combines: bool,
+    does: Does,
+    /// What a sum multiplies the operands by to which the pre-operation applies.
+    factor: Option<u8>,
     has_second: bool,
-    /// Of a copy: by shifted packs where it must.
-    shifts: bool,
     /// Which operand the first output is.
     in_place: Option<usize>,
 }
@@ -241,7 +251,12 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
     let first = bulk.in_place.unwrap_or(2);
     let value = |i: usize| {
         let of = |buffer: usize, at: usize| wanted[buffer][Guarded::GUARD + at + i];
-        if bulk.combines { of(0, a).wrapping_add(of(1, b)) } else { of(0, a) }
+        let pre = |value: u8| value.wrapping_mul(bulk.factor.unwrap_or(1));
+        match bulk.does {
+            Does::Copies | Does::Shifts => of(0, a),
+            Does::Combines => of(0, a).wrapping_add(pre(of(1, b))),
+            Does::ReducesPair => pre(of(0, a)).wrapping_add(pre(of(1, b))),
+        }
     };
     let values: Vec<u8> = (0..len).map(value).collect();
     for (buffer, at) in
@@ -252,7 +267,11 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
     let places = buffers.each_mut().map(Guarded::place);
     let outputs = [places[first], if bulk.has_second { places[3] } else { std::ptr::null_mut() }];
     let mut rank = RankState::new(0, [connection(), connection()], 0);
-    let args = rank.args(1024);
+    let mut args = rank.args(1024);
+    if let Some(factor) = bulk.factor {
+        args.coll.flags = KERNEL_PRE;
+        args.coll.arg.scalar_bits = factor.into();
+    }
     let mut memory = SharedMemory([0; SHARED_BYTES]);
     let state = BlockState::new(&mut memory, THREADS);
     let shared = Shared((places, outputs, args));
@@ -264,16 +283,25 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
                 let machine = Thread::new(index, state, None);
                 // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
                 unsafe {
-                    let (src, how) = (places[0].cast_const(), How::default());
-                    if bulk.combines {
-                        let block = GpuBlock::<_, u8, false>::reducing(machine, &args.launch, &args.coll);
-                        block.combine_bulk(outputs[0], outputs[1], src, places[1].cast_const(), len, how);
-                    } else if bulk.shifts {
-                        let block = GpuBlock::<_, u8, false, true>::moving(machine, &args.launch);
-                        block.map_bulk(outputs[0], outputs[1], src, len, how);
-                    } else {
-                        let block = GpuBlock::<_, u8, false>::moving(machine, &args.launch);
-                        block.map_bulk(outputs[0], outputs[1], src, len, how);
+                    let [a, b] = [places[0], places[1]].map(<*mut u8>::cast_const);
+                    let how = How { pre: true, ..How::default() };
+                    let (launch, coll, [to, to2]) = (&args.launch, &args.coll, *outputs);
+                    match bulk.does {
+                        Does::Copies => {
+                            GpuBlock::<_, u8, false>::moving(machine, launch).map_bulk(to, to2, a, len, how);
+                        }
+                        Does::Shifts => {
+                            let block = GpuBlock::<_, u8, false, true>::moving(machine, launch);
+                            block.map_bulk(to, to2, a, len, how);
+                        }
+                        Does::Combines => {
+                            let block = GpuBlock::<_, u8, false>::reducing(machine, launch, coll);
+                            block.combine_bulk(to, to2, a, b, len, how);
+                        }
+                        Does::ReducesPair => {
+                            let block = GpuBlock::<_, u8, false>::reducing(machine, launch, coll);
+                            block.reduce_pair(to, to2, a, b, len, how);
+                        }
                     }
                 }
             });
@@ -290,14 +318,15 @@ proptest! {
         len_bytes in prop_oneof![0usize..100, 0usize..3000],
         operands in any::<[u8; 2]>(),
         outputs in any::<[u8; 2]>(),
-        combines: bool,
+        does in prop::sample::select(&[Does::Copies, Does::Shifts, Does::Combines, Does::ReducesPair][..]),
+        factor: Option<u8>,
         has_second: bool,
-        shifts: bool,
         in_place in proptest::option::of(0usize..2),
     ) {
         let [operands, outputs] = [operands, outputs].map(|at| at.map(|at| usize::from(at % 16)));
-        let in_place = in_place.map(|operand| if combines { operand } else { 0 });
-        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, combines, has_second, shifts, in_place });
+        let is_copy = matches!(does, Does::Copies | Does::Shifts);
+        let in_place = in_place.map(|operand| if is_copy { 0 } else { operand });
+        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, does, factor, has_second, in_place });
         prop_assert_eq!(found, wanted);
     }
 }

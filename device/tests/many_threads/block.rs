@@ -278,6 +278,32 @@ impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
             unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), self.arith.dtype.size_bytes()) };
         }
     }
+
+    /// Combines this thread's share of two operands. `pre` says of each whether the pre-operation applies to it.
+    ///
+    /// # Safety
+    /// 1. As [`Block::combine_bulk`].
+    unsafe fn combine_each(
+        &self,
+        outputs: [*mut u8; 2],
+        operands: [*const u8; 2],
+        len_bytes: usize,
+        pre: [bool; 2],
+        post: bool,
+    ) {
+        let addresses = [outputs[0].addr(), outputs[1].addr(), operands[0].addr(), operands[1].addr()];
+        for at in self.share(&addresses, len_bytes) {
+            let operand = |k: usize| {
+                // SAFETY: obligation 1.
+                let value = unsafe { self.read(operands[k].add(at)) };
+                if pre[k] { self.arith.pre(value) } else { value }
+            };
+            let value = self.arith.combine(operand(0), operand(1));
+            let value = if post { self.arith.post(value) } else { value };
+            // SAFETY: obligation 1.
+            unsafe { self.write(outputs, at, value) };
+        }
+    }
 }
 
 impl<const LINE: usize> Drop for ThreadBlock<'_, LINE> {
@@ -370,15 +396,8 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
         len_bytes: usize,
         how: How,
     ) {
-        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
-            // SAFETY: obligation 1.
-            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
-            let b = if how.pre { self.arith.pre(b) } else { b };
-            let value = self.arith.combine(a, b);
-            let value = if how.post { self.arith.post(value) } else { value };
-            // SAFETY: obligations 1 and 2.
-            unsafe { self.write([dst, dst2], at, value) };
-        }
+        // SAFETY: obligations 1 and 2.
+        unsafe { self.combine_each([dst, dst2], [a, b], len_bytes, [false, how.pre], how.post) };
     }
 }
 
@@ -392,15 +411,8 @@ impl<const LINE: usize> ReducePair for ThreadBlock<'_, LINE> {
         len_bytes: usize,
         how: How,
     ) {
-        for at in self.share(&[dst.addr(), dst2.addr(), a.addr(), b.addr()], len_bytes) {
-            // SAFETY: obligation 1.
-            let [a, b] = [a, b].map(|operand| unsafe { self.read(operand.add(at)) });
-            let [a, b] = [a, b].map(|value| if how.pre { self.arith.pre(value) } else { value });
-            let value = self.arith.combine(a, b);
-            let value = if how.post { self.arith.post(value) } else { value };
-            // SAFETY: obligations 1 and 2.
-            unsafe { self.write([dst, dst2], at, value) };
-        }
+        // SAFETY: obligation 1.
+        unsafe { self.combine_each([dst, dst2], [a, b], len_bytes, [how.pre; 2], how.post) };
     }
 }
 

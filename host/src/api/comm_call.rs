@@ -24,7 +24,7 @@ macro_rules! waits {
 pub(super) const WAITS_IN_JOINING: [&str; 2] = waits!("joining");
 
 /// In such a call.
-pub(super) fn waits_in(call: CommCall) -> [&'static str; 2] {
+fn waits_in(call: CommCall) -> [&'static str; 2] {
     match call {
         CommCall::Split => waits!("split"),
         CommCall::Shrink => waits!("shrink"),
@@ -37,6 +37,7 @@ pub(super) fn waits_in(call: CommCall) -> [&'static str; 2] {
 /// A rank is in such a call until this is dropped.
 pub(super) struct InCommCall {
     stalls: Option<Arc<Stalls>>,
+    call: CommCall,
     id: u64,
 }
 
@@ -44,7 +45,21 @@ impl InCommCall {
     /// This rank enters it, of all ranks or of these. The bootstrap's thread, once it wakes, sees when it has lasted for long.
     pub fn enter(stalls: Option<Arc<Stalls>>, call: CommCall, members: Option<Vec<Rank>>) -> InCommCall {
         let id = stalls.as_ref().map_or(0, |stalls| stalls.enter(call, members));
-        InCommCall { stalls, id }
+        InCommCall { stalls, call, id }
+    }
+
+    /// All-gathers the ranks' blocks.
+    ///
+    /// # Errors
+    /// [`BootstrapError::CallsDiffer`], on every rank: they do not make the same call. Those of the all-gather, which name the call.
+    pub fn gather(&self, bootstrap: &Bootstrap, block: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mine = [&self.call.to_bytes(), block].concat();
+        blocks_of(self.call, self.named(bootstrap.all_gather(&mine))?)
+    }
+
+    /// The same, with the call in a timeout's words.
+    pub fn named<T>(&self, met: Result<T, BootstrapError>) -> Result<T, BootstrapError> {
+        met.map_err(|error| error.in_call(waits_in(self.call)))
     }
 }
 
@@ -52,20 +67,6 @@ impl Drop for InCommCall {
     fn drop(&mut self) {
         self.stalls.iter().for_each(|stalls| stalls.leave_comm_call(self.id));
     }
-}
-
-/// All-gathers the ranks' blocks in such a call.
-///
-/// # Errors
-/// [`BootstrapError::CallsDiffer`], on every rank: they do not make the same call. Those of the all-gather, which name the call.
-pub(super) fn gather(
-    bootstrap: &Bootstrap,
-    call: CommCall,
-    block: &[u8],
-) -> Result<Vec<Vec<u8>>, BootstrapError> {
-    let mine = [&call.to_bytes(), block].concat();
-    let blocks = bootstrap.all_gather(&mine).map_err(|error| error.in_call(waits_in(call)))?;
-    blocks_of(call, blocks)
 }
 
 /// Each rank's block, without what says which call it is of.

@@ -6,7 +6,7 @@
 mod blocks;
 mod messages;
 
-use super::comm_call::{self, InCommCall, waits_in};
+use super::comm_call::InCommCall;
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::{BootstrapError, Watch};
@@ -32,14 +32,14 @@ pub(super) fn meet(
     calls: (u64, u32),
     replays: bool,
 ) -> Result<(), Error> {
-    let _in = InCommCall::enter(member.stalls(), CommCall::Finalize, None);
+    let in_call = InCommCall::enter(member.stalls(), CommCall::Finalize, None);
     health.finalized().begin(replays);
     // Who waits for this rank hears of it.
     member.watch().wake();
     let sums = || MessageSums::of(member.rank, &MessagesMade::of(member.rank, health.recorder()));
     let mine = CallsMade { count: calls.0, digest: calls.1, messages: (!replays).then(sums) };
-    let found = compare(member.watch(), (member.rank, member.nranks), mine, health);
-    let found = found.map_err(|error| error.in_call(waits_in(CommCall::Finalize)));
+    let found = compare((&in_call, member.watch()), (member.rank, member.nranks), mine, health);
+    let found = in_call.named(found);
     // Others hear the same, and may have ended for it by now.
     if let Err(differ @ BootstrapError::CallsDiffer { .. }) = found {
         return Err(differ.into());
@@ -66,12 +66,12 @@ fn await_fault(health: &Health) {
 
 /// Waits until all ranks have called it. Returns how their collectives differ, if they do.
 fn compare(
-    watch: &Watch,
+    (in_call, watch): (&InCommCall, &Watch),
     (me, nranks): (Rank, u32),
     mine: CallsMade,
     health: &Health,
 ) -> Result<Option<Difference>, BootstrapError> {
-    let all = comm_call::gather(watch.bootstrap(), CommCall::Finalize, &mine.to_bytes())?;
+    let all = in_call.gather(watch.bootstrap(), &mine.to_bytes())?;
     let all = read_all::<CallsMade>(&all)?;
     if all.iter().all(|theirs| are_equal(theirs, &mine)) {
         return messages::compare(watch, me, &all, health);

@@ -7,7 +7,7 @@
 //! ```
 //! They need no kernel and no channel: the driver copies, and streams wait for words. Ranks of other hosts are not reached by them.
 
-use super::comm_call::{self, InCommCall};
+use super::comm_call::InCommCall;
 use super::communicator::Comm;
 use super::error::{ArgumentError, Error};
 use super::one_sided_error::{OneSidedError, Signal};
@@ -180,8 +180,8 @@ impl Comm<Cuda> {
         turn.wait();
         let bootstrap = self.member.watch().bootstrap();
         let mine = super::init::this_process(bootstrap, &self.config, &self.config.must_agree())?;
-        let _in = InCommCall::enter(self.member.stalls(), CommCall::Register, None);
-        let blocks = comm_call::gather(bootstrap, CommCall::Register, &mine.to_bytes())?;
+        let in_call = InCommCall::enter(self.member.stalls(), CommCall::Register, None);
+        let blocks = in_call.gather(bootstrap, &mine.to_bytes())?;
         let read = |(peer, block): (u32, &Vec<u8>)| {
             PeerInfo::from_bytes(block).map_err(|_| ConnectError::Malformed { peer: Rank(peer) })
         };

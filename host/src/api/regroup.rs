@@ -1,7 +1,7 @@
 //! Communicators of some of another one's ranks, and of more than those.
 
 use super::builder::assemble;
-use super::comm_call::{self, InCommCall, waits_in};
+use super::comm_call::InCommCall;
 use super::communicator::Comm;
 use super::config::MISSING_ID;
 use super::error::Error;
@@ -46,8 +46,7 @@ impl<M: Init> Comm<M> {
         let work = move |handle: &CommHandle| {
             let in_call = InCommCall::enter(stalls, CommCall::Shrink, Some(members.clone()));
             watch.wake();
-            let child = watch.bootstrap().split_among(&members, number, handle.cancel());
-            let child = child.map_err(|error| error.in_call(waits_in(CommCall::Shrink)));
+            let child = in_call.named(watch.bootstrap().split_among(&members, number, handle.cancel()));
             drop(in_call);
             // The parent may be dropped meanwhile.
             let parent = Arc::downgrade(&watch);
@@ -171,8 +170,8 @@ fn grow(
 ) -> Result<Bootstrap, Error> {
     turn.wait();
     let mine = id.map_or_else(Vec::new, |id| id.to_bytes().to_vec());
-    let _in = InCommCall::enter(stalls, CommCall::Grow, None);
-    let blocks = comm_call::gather(parent.bootstrap(), CommCall::Grow, &mine)?;
+    let in_call = InCommCall::enter(stalls, CommCall::Grow, None);
+    let blocks = in_call.gather(parent.bootstrap(), &mine)?;
     let (giver, bytes) = blocks.iter().enumerate().find(|(_, block)| !block.is_empty()).ok_or(MISSING_ID)?;
     let malformed = ConnectError::Malformed { peer: Rank(giver as u32) };
     let bytes = bytes.as_slice().try_into().map_err(|_| malformed.clone())?;

@@ -1,6 +1,6 @@
 //! Splitting a communicator, independent of its machine: the members of each new one, and their order.
 
-use super::comm_call::{self, InCommCall, waits_in};
+use super::comm_call::InCommCall;
 use super::config::Config;
 use super::error::Error;
 use super::stalls::Stalls;
@@ -54,11 +54,10 @@ pub(super) fn split(
     cancel: &Cancel,
 ) -> Result<Option<(Bootstrap, Vec<Rank>)>, Error> {
     turn.wait();
-    let _in = InCommCall::enter(stalls, CommCall::Split, None);
-    let blocks = comm_call::gather(parent.bootstrap(), CommCall::Split, &Wish { color, key }.to_bytes())?;
+    let in_call = InCommCall::enter(stalls, CommCall::Split, None);
+    let blocks = in_call.gather(parent.bootstrap(), &Wish { color, key }.to_bytes())?;
     let members = members(&blocks, color)?;
-    let child = parent.bootstrap().split(&members, turn.number, cancel);
-    let child = child.map_err(|error| error.in_call(waits_in(CommCall::Split)))?;
+    let child = in_call.named(parent.bootstrap().split(&members, turn.number, cancel))?;
     Ok(child.map(|child| (child, members)))
 }
 

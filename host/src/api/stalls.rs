@@ -209,7 +209,7 @@ impl Stalls {
         reported.iter().for_each(|stall| tracing::warn!("{}", self.names.comm_over(stall)));
     }
 
-    /// Looks at the calls about the communicator. Returns when to look again.
+    /// Asks and reports about splits, shrinks and the like, as is due. Returns when to look again.
     fn look_at_comm_calls(
         &self,
         now: Duration,

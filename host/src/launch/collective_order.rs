@@ -1,4 +1,4 @@
-//! A collective as a proxy is told of it.
+//! What a proxy is told of a collective.
 
 use crate::plan::Plan;
 use crate::proxy::ProxyOrder;

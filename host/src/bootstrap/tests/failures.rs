@@ -110,17 +110,22 @@ fn who_was_refused_is_named_with_those_that_are_missing() {
     assert!(error.to_string().contains(&said), "{error}");
 }
 
+/// An id whose root is on the loopback.
+fn id_of(kind: RootKind) -> UniqueId {
+    let made = match kind {
+        RootKind::Created => UniqueId::create_by(&config()),
+        _ => UniqueId::by_rank_zero(&config()),
+    };
+    made.expect("a root on the loopback")
+}
+
 /// The others waited for it until the bootstrap's time was over.
 #[test]
 fn a_rank_whose_settings_are_wrong_is_named_to_all_at_once() {
     for (kind, wrong) in
         [(RootKind::Created, 1), (RootKind::Created, 0), (RootKind::ByRankZero, 1), (RootKind::ByRankZero, 0)]
     {
-        let made = match kind {
-            RootKind::Created => UniqueId::create_by(&config()),
-            _ => UniqueId::by_rank_zero(&config()),
-        };
-        let id = made.expect("a root on the loopback");
+        let id = id_of(kind);
         let began = Instant::now();
         in_parallel(4, |rank| {
             // Some are there before it, others come later.
@@ -140,11 +145,7 @@ fn a_rank_whose_settings_are_wrong_is_named_to_all_at_once() {
 #[test]
 fn a_rank_without_the_interface_it_is_to_use_is_named_to_all_at_once() {
     for (kind, wrong) in [(RootKind::Created, 1), (RootKind::ByRankZero, 1), (RootKind::ByRankZero, 0)] {
-        let made = match kind {
-            RootKind::Created => UniqueId::create_by(&config()),
-            _ => UniqueId::by_rank_zero(&config()),
-        };
-        let id = made.expect("a root on the loopback");
+        let id = id_of(kind);
         let began = Instant::now();
         in_parallel(3, |rank| {
             std::thread::sleep(Duration::from_millis(250) * ((rank + 3 - wrong) % 3));
@@ -166,11 +167,7 @@ fn a_rank_without_the_interface_it_is_to_use_is_named_to_all_at_once() {
 #[test]
 fn a_process_that_does_not_know_its_rank_is_named_to_all_at_once() {
     for (kind, unplaced) in [(RootKind::Created, 2), (RootKind::ByRankZero, 2), (RootKind::ByRankZero, 0)] {
-        let made = match kind {
-            RootKind::Created => UniqueId::create_by(&config()),
-            _ => UniqueId::by_rank_zero(&config()),
-        };
-        let id = made.expect("a root on the loopback");
+        let id = id_of(kind);
         let began = Instant::now();
         in_parallel(3, |rank| {
             if rank == unplaced {

@@ -1,9 +1,9 @@
 //! Calls about the communicator that not all ranks come to: who waits in one, and for whom.
 
 use super::comm_call::{CommCall, CommCallNow, CommCalls};
-use super::detector::LEAD_MAX;
+use super::detector::lead_of;
 use super::diagnose::{Said, edge_of_silence};
-use super::report::{Doing, StallClass};
+use super::report::{DOES_NOT_ANSWER, Doing, StallClass};
 use super::standing::{StallNotice, Standing};
 use oxccl_shared::abi::Rank;
 use std::fmt;
@@ -29,9 +29,7 @@ pub struct CommStall {
 impl fmt::Display for CommStall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class {
-            StallClass::NoAnswer => {
-                f.write_str("does not answer: its process is stopped, frozen or cut off")?;
-            }
+            StallClass::NoAnswer => f.write_str(DOES_NOT_ANSWER)?,
             _ => f.write_str("has not entered it")?,
         }
         match self.more {
@@ -96,7 +94,7 @@ pub struct CommCallWatch {
 impl CommCallWatch {
     /// That of rank `me` of `nranks`, which reports calls that last for `warn` and that some rank has not entered.
     pub fn new(me: Rank, nranks: u32, warn: Duration) -> CommCallWatch {
-        let lead = (warn / 2).min(LEAD_MAX);
+        let lead = lead_of(warn);
         let (entered, open, said, left) = (CommCalls::default(), Vec::new(), Vec::new(), Vec::new());
         CommCallWatch { me, warn, lead, entered, open, ids: 0, said, left, nranks }
     }
@@ -166,7 +164,7 @@ impl CommCallWatch {
         self.said[from.index()].last = Some(standing);
     }
 
-    /// This rank looks at itself. Returns when to look again.
+    /// Does what is due. Returns when to look again.
     pub fn look(&mut self, now: Duration, own: &Standing, acts: &mut Vec<CommAct>) -> Option<Duration> {
         let open = self.open.first()?;
         if now < open.next? {

@@ -21,7 +21,12 @@ pub enum Act {
 }
 
 /// The longest time between the first question and the report.
-pub(super) const LEAD_MAX: Duration = Duration::from_secs(3);
+const LEAD_MAX: Duration = Duration::from_secs(3);
+
+/// The time between the first question and the report of what lasts for `warn`.
+pub(super) fn lead_of(warn: Duration) -> Duration {
+    (warn / 2).min(LEAD_MAX)
+}
 /// How often a rank that has reported a stall looks whether it is over.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -78,7 +83,7 @@ impl Detector {
     /// That of rank `me` of `nranks`, which reports operations without progress for `warn`.
     pub fn new(me: Rank, nranks: u32, warn: Duration) -> Detector {
         let said = vec![Said::default(); nranks as usize];
-        let lead = (warn / 2).min(LEAD_MAX);
+        let lead = lead_of(warn);
         let found = vec![0; nranks as usize];
         let (phase, moves_since) = (Phase::Calm, Duration::ZERO);
         Detector { me, warn, lead, phase, lasting: None, moves_since, said, answered: None, found }

@@ -115,6 +115,9 @@ impl Stall {
 const FACE_TO_FACE: &str = "Both send to each other first: a send and a receive that face each other belong into one group \
                             (`group`, ncclGroupStart)";
 
+/// What is said of a rank that does not answer.
+pub(super) const DOES_NOT_ANSWER: &str = "does not answer: its process is stopped, frozen or cut off";
+
 struct Finding<'a>(&'a Stall);
 
 impl fmt::Display for Finding<'_> {
@@ -122,7 +125,7 @@ impl fmt::Display for Finding<'_> {
         let Stall { class, latest, is_in, .. } = self.0;
         match class {
             StallClass::NoAnswer => {
-                write!(f, "does not answer: its process is stopped, frozen or cut off")?;
+                f.write_str(DOES_NOT_ANSWER)?;
                 match self.0.moved {
                     Some([0, _]) => write!(f, "; nothing of its part has arrived")?,
                     Some([sent, _]) => write!(f, "; it has entered it, and stopped after {sent} bytes")?,

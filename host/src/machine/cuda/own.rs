@@ -1,7 +1,7 @@
 //! Copies within a GPU: messages of a rank to itself, and what a rank keeps of a collective by copy engines.
 //!
 //! The driver's copy takes every multiprocessor that it finds: those of a message's blocks, which are then as slow as if it had gone before
-//! them, and those of whoever computes. So a long copy beside others is a kernel of few blocks.
+//! them, and those of a computation. So a long copy beside other work is a kernel of few blocks.
 
 use super::beside::BESIDE_MIN_BYTES;
 use super::driver::{CudaError, Function, StreamRef};
