@@ -6,7 +6,7 @@ use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::{self, Element, Prod, Sum};
 
 macro_rules! by_type {
-    ($name:ident, $operator:ident, $mnemonic:literal, $plain:tt) => {
+    ($name:ident, $operator:ident, $mnemonic:literal, $plain:tt, $bf16x2:ident) => {
         /// The operator on every element of two words.
         #[inline(always)]
         pub fn $name<T: Element>(a: u64, b: u64) -> u64 {
@@ -23,12 +23,7 @@ macro_rules! by_type {
                     })
                 }
                 #[cfg(feature = "sm80")]
-                DataType::BF16 => halves(a, b, |a, b| {
-                    let wide = |bits: u32| f32::from_bits(bits);
-                    let low = wide(a << 16) $plain wide(b << 16);
-                    let high = wide(a & 0xffff_0000) $plain wide(b & 0xffff_0000);
-                    narrow_bf16x2(high, low)
-                }),
+                DataType::BF16 => halves(a, b, $bf16x2),
                 #[cfg(feature = "sm90")]
                 DataType::F8E4M3 => quarters(a, b, |a, b| {
                     let ([a0, a1], [b0, b1]) = (wide_e4m3x2(a), wide_e4m3x2(b));
@@ -44,8 +39,8 @@ macro_rules! by_type {
         }
     };
 }
-by_type!(sum_word, Sum, "add", +);
-by_type!(prod_word, Prod, "mul", *);
+by_type!(sum_word, Sum, "add", +, sum_bf16x2);
+by_type!(prod_word, Prod, "mul", *, prod_bf16x2);
 
 #[inline(always)]
 fn halves(a: u64, b: u64, f: impl Fn(u32, u32) -> u32) -> u64 {
@@ -59,9 +54,30 @@ fn quarters(a: u64, b: u64, f: impl Fn(u16, u16) -> u16) -> u64 {
     at(0) | at(16) | at(32) | at(48)
 }
 
+/// Two sums, rounded once. A sum as f32 that is rounded to bfloat16 is the same: f32 has more than twice as many bits and two, and all sums
+/// of subnormals.
 #[cfg(feature = "sm80")]
 #[inline(always)]
-fn narrow_bf16x2(high: f32, low: f32) -> u32 {
+fn sum_bf16x2(a: u32, b: u32) -> u32 {
+    let out: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        // Generation 80 has no such sum, but this times 1.
+        #[cfg(not(feature = "sm90"))]
+        asm!("fma.rn.bf16x2 {0}, {1}, {2}, {3};", out(reg32) out, in(reg32) a, in(reg32) 0x3f80_3f80, in(reg32) b, options(pure, nomem, nostack));
+        #[cfg(feature = "sm90")]
+        asm!("add.rn.bf16x2 {0}, {1}, {2};", out(reg32) out, in(reg32) a, in(reg32) b, options(pure, nomem, nostack));
+    };
+    out
+}
+
+/// Two products as f32, each rounded to bfloat16: `reduce` says so, and of subnormal products that is not the same as one rounding.
+#[cfg(feature = "sm80")]
+#[inline(always)]
+fn prod_bf16x2(a: u32, b: u32) -> u32 {
+    let wide = |bits: u32| f32::from_bits(bits);
+    let low = wide(a << 16) * wide(b << 16);
+    let high = wide(a & 0xffff_0000) * wide(b & 0xffff_0000);
     let out: u32;
     // SAFETY: arithmetic on registers.
     unsafe {
