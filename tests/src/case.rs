@@ -84,8 +84,8 @@ pub struct Case {
 pub(crate) struct Part {
     pub(crate) buffers: Vec<Guarded>,
     /// Buffer and byte offset.
-    send: Option<(usize, usize)>,
-    recv: Option<(usize, usize)>,
+    pub(crate) send: Option<(usize, usize)>,
+    pub(crate) recv: Option<(usize, usize)>,
     op: ReduceOp,
     /// Buffer, bytes, contents.
     expected: Vec<(usize, Range<usize>, Vec<u8>)>,

@@ -3,7 +3,7 @@
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
-use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, Window, device_group};
+use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, Func, UniqueId, Window, device_group};
 use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
@@ -152,8 +152,8 @@ impl DeviceWorld {
         DeviceWorld { settings, ranks: ranks.unwrap_or_else(|error| panic!("{error}")) }
     }
 
-    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. Not for cases
-    /// whose buffers are unaligned, which each rank is in its own way.
+    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. Of cases whose
+    /// buffers are unaligned, each rank's in its own way, those are that no other rank touches.
     ///
     /// # Panics
     /// If that fails.
@@ -322,6 +322,15 @@ pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), 
     ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
 }
 
+/// Which buffers of a rank others touch where all lie in symmetric windows: what it sends, what it receives.
+fn others_touch(func: Func) -> [bool; 2] {
+    match func {
+        Func::AllGather | Func::AllToAll => [false, true],
+        Func::ReduceScatter => [true, false],
+        _ => [true, true],
+    }
+}
+
 impl DeviceRank {
     fn add<'env>(&'env self, group: &mut DeviceGroup<'env>, work: &[Task<'_>]) -> Result<(), Error> {
         work.iter().try_for_each(|Task { case, part, places }| {
@@ -349,9 +358,15 @@ impl DeviceRank {
         let mut free = self.memory.address();
         for Task { case, part, places } in work {
             let elem_bytes = case.dtype.size_bytes() as u64;
-            for buffer in &mut part.buffers {
+            let [touches_send, touches_recv] = others_touch(case.func);
+            for (index, buffer) in part.buffers.iter_mut().enumerate() {
                 let start = buffer.start() as u64;
-                let beside = buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes;
+                let is_part = |place: Option<(usize, usize)>| place.is_some_and(|(of, _)| of == index);
+                let is_touched = touches_send && is_part(part.send) || touches_recv && is_part(part.recv);
+                let beside = match self.window.is_some() && is_touched {
+                    true => 0,
+                    false => buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes,
+                };
                 // Wherever the buffer begins on the host: the same on every rank, with room for the guard before it.
                 let place = free.next_multiple_of(ALIGN) + ALIGN + beside;
                 free += room(buffer.memory().len());

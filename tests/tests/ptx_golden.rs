@@ -99,11 +99,13 @@ fn needs_ptx_words_have_their_order_scope_and_width() {
 #[ignore = "needs a compiler for PTX: cargo xtask test --only ptx"]
 fn needs_ptx_pairs_move_16_bytes_with_one_instruction() {
     for (scope, qualifier) in SCOPES {
-        let load = format!("ld.relaxed.{qualifier}.global.v2.u64");
+        let load = |order: &str| format!("ld.{order}.{qualifier}.global.v2.u64");
+        let (relaxed, acquire) = (load("relaxed"), load("acquire"));
         let store = format!("st.relaxed.{qualifier}.global.v2.u64");
         assert_golden(&[
             // The halves go to an output of no alignment to speak of, one by one.
-            (format!("pair_{scope}_load_relaxed"), vec![&load, "st.global.b64", "st.global.b64"]),
+            (format!("pair_{scope}_load_relaxed"), vec![&relaxed, "st.global.b64", "st.global.b64"]),
+            (format!("pair_{scope}_load_acquire"), vec![&acquire, "st.global.b64", "st.global.b64"]),
             (format!("pair_{scope}_store_relaxed"), vec![&store]),
         ]);
     }
@@ -115,6 +117,8 @@ fn needs_ptx_fences_and_flags_keep_their_place() {
     assert_golden(&[
         ("fence_acquire".into(), vec!["fence.acq_rel.sys"]),
         ("fence_release".into(), vec!["fence.acq_rel.sys"]),
+        ("fence_release_kernels".into(), vec![]),
+        ("fence_release_loads".into(), vec![]),
         // Data before the flag; the flag before the data; nothing merged.
         ("publish".into(), vec!["st.global.b64", "st.release.sys.global.u64"]),
         ("await".into(), vec!["ld.acquire.sys.global.u64", "ld.global.b64", "st.global.b64"]),

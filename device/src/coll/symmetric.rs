@@ -1,10 +1,12 @@
 //! Collectives on buffers that all ranks reach: nothing is staged.
 
 use crate::conn::Conns;
-use crate::gpu::{Block, BulkCopy, How, ReducePair, Stop, Tile, Words};
-use crate::prims::{Operands, Pre, end_tiles, meeting, move_tile};
-use oxccl_shared::abi::{Rank, RankBuffers, SlotHeader};
+use crate::gpu::{Among, BulkCopy, How, Stop, Tile, Together, Words};
+use crate::prims::{Operands, Pre, end_tiles, first_meeting, meeting, move_tile};
+use core::array::from_fn;
+use oxccl_shared::abi::{Func, Rank, RankBuffers, SlotHeader};
 use oxccl_shared::algo::symmetric::{Share, Stretch, Whose};
+use oxccl_shared::sync::{fence_release, fence_release_loads};
 
 /// Bytes that each thread copies to some outputs before the next ones: turns of the loop under a copy.
 const THREAD_BYTES: usize = 128;
@@ -58,14 +60,14 @@ pub unsafe fn run<B: BulkCopy + Words>(
     tag: u32,
 ) -> Result<(), Stop> {
     let header = header(share, elem_bytes, tag);
-    meeting(block, conns, header)?;
+    first_meeting(block, conns, header, || ())?;
     if block.loads() || block.stores() {
         block.see_peers();
     }
     // SAFETY: obligations 1 to 3; every rank has come, so its buffers are ready.
     let moved = unsafe { run_mine(block, buffers, share, elem_bytes) };
     end_tiles(block, moved)?;
-    meeting(block, conns, header)
+    meeting(block, conns, header, fence_release)
 }
 
 /// Ranks that differ in the operation or its length do not touch each other's buffers.
@@ -84,15 +86,16 @@ pub enum OwnPart {
 }
 
 /// The same by loads and stores of the threads: sooner begun and ended than bulk copies, with more threads for the same speed, on buffers that
-/// begin anywhere. Reductions only between two ranks.
+/// begin anywhere.
 ///
 /// # Errors
 /// [`Stop`].
 ///
 /// # Safety
 /// 1. As [`run`]'s first.
+/// 2. If the function reduces, threads [can](can_reduce_by_threads) among so many ranks.
 #[inline(always)]
-pub unsafe fn run_by_threads<B: Words + ReducePair>(
+pub unsafe fn run_by_threads<B: Words + Together>(
     block: &B,
     conns: Conns<'_>,
     buffers: &Buffers,
@@ -102,45 +105,63 @@ pub unsafe fn run_by_threads<B: Words + ReducePair>(
     own: OwnPart,
 ) -> Result<(), Stop> {
     let header = header(share, elem_bytes, tag);
-    meeting(block, conns, header)?;
-    // SAFETY: obligation 1; every rank has come, so its buffers are ready.
+    let reduces = share.func.is_reduction();
+    // Where stretches begin takes divisions.
+    let cut = || (share.whole().stretches(), share.whole().stretch_len() * elem_bytes);
+    let (stretches, len_bytes) = first_meeting(block, conns, header, cut)?;
+    let among = Among { index: share.channel, count: share.nchannels };
+    let wanted = stretches.filter(|stretch| reduces || own == OwnPart::Here || !share.is_own(stretch));
+    // SAFETY: obligations 1 and 2; every rank has come, so its buffers are ready.
     unsafe {
-        match share.func.is_reduction() {
-            true => reduce(block, buffers, share, elem_bytes),
-            false => {
-                copy(block, buffers, share, elem_bytes, |stretch| {
-                    own == OwnPart::Here || !share.is_own(stretch)
-                });
-            }
+        match (reduces, buffers.nranks) {
+            (false, _) => copy(block, among, buffers, wanted, len_bytes, elem_bytes),
+            (true, 3) if B::INPUTS_MAX >= 3 => reduce::<B, 3>(block, among, buffers, wanted, elem_bytes),
+            (true, 4) if B::INPUTS_MAX >= 4 => reduce::<B, 4>(block, among, buffers, wanted, elem_bytes),
+            (true, _) => reduce::<B, 2>(block, among, buffers, wanted, elem_bytes),
         }
     }
-    // What all threads have stored is before what the meeting says.
+    // What all threads have done is before what the meeting says.
     block.close(Ok(()))?;
-    meeting(block, conns, header)
+    match share.func {
+        // Nobody has written to another rank's memory.
+        Func::ReduceScatter => meeting(block, conns, header, fence_release_loads),
+        _ => meeting(block, conns, header, fence_release),
+    }
 }
 
-/// Reduces the inputs of two ranks, in rank order, to the outputs that the outcome belongs to.
+/// Whether threads of such a block reduce the inputs of so many ranks.
+#[inline(always)]
+pub fn can_reduce_by_threads<B: Together>(nranks: u32) -> bool {
+    (2..=B::INPUTS_MAX).contains(&nranks)
+}
+
+/// Reduces the inputs of so many ranks, in rank order, to the outputs that the outcome belongs to.
 ///
 /// # Safety
-/// 1. As [`run_by_threads`], between its meetings; there are two ranks.
+/// 1. As [`run_by_threads`], between its meetings; there are so many ranks.
 #[inline(always)]
-unsafe fn reduce<B: ReducePair>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
+unsafe fn reduce<B: Together, const N: usize>(
+    block: &B,
+    among: Among,
+    buffers: &Buffers,
+    stretches: impl Iterator<Item = Stretch>,
+    elem_bytes: usize,
+) {
     if !block.works() {
         return;
     }
     let how = How { pre: true, post: true, ..How::default() };
-    for stretch in share.stretches() {
+    for stretch in stretches {
         let (src_at, dst_at) = (stretch.src * elem_bytes, stretch.dst * elem_bytes);
-        let from = |rank| buffers.of(Rank(rank)).src.wrapping_add(src_at);
-        let to = |rank| buffers.of(rank).dst.wrapping_add(dst_at);
-        let other = match stretch.writes {
-            Whose::One(_) => core::ptr::null_mut(),
-            Whose::All => to(buffers.ahead(1)),
+        let from = |rank: usize| buffers.of(Rank(rank as u32)).src.wrapping_add(src_at);
+        // Ours first, then from the next rank on, so that not all write to the same one.
+        let to = |places: usize| match stretch.writes {
+            Whose::One(_) if places > 0 => core::ptr::null_mut(),
+            _ => buffers.of(buffers.ahead(places as u32)).dst.wrapping_add(dst_at),
         };
+        let (inputs, outputs) = (from_fn::<_, N, _>(from), from_fn::<_, N, _>(to));
         // SAFETY: obligation 1: outputs are apart, and each is the place of its rank's input or apart from the inputs.
-        unsafe {
-            block.reduce_pair(to(buffers.rank), other, from(0), from(1), stretch.len * elem_bytes, how)
-        };
+        unsafe { block.reduce_among(among, outputs, inputs, stretch.len * elem_bytes, how) };
     }
 }
 
@@ -149,35 +170,39 @@ unsafe fn reduce<B: ReducePair>(block: &B, buffers: &Buffers, share: Share, elem
 /// # Safety
 /// 1. This rank's buffers are as long as the function says, and readable and writable by this block.
 #[inline(always)]
-pub unsafe fn copy_own<B: Block>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
+pub unsafe fn copy_own<B: Together>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
     // SAFETY: obligation 1.
-    unsafe { copy(block, buffers, share, elem_bytes, |stretch| share.is_own(stretch)) };
+    unsafe {
+        let among = Among { index: share.channel, count: share.nchannels };
+        let own = share.whole().stretches().filter(|stretch| share.is_own(stretch));
+        copy(block, among, buffers, own, share.whole().stretch_len() * elem_bytes, elem_bytes);
+    };
 }
 
-/// Copies those of a share's stretches that are `wanted`.
+/// Copies stretches of so many bytes each.
 ///
 /// # Safety
 /// 1. As [`run_by_threads`], between its meetings, of the buffers of the ranks that these concern.
 #[inline(always)]
-unsafe fn copy<B: Block>(
+unsafe fn copy<B: Together>(
     block: &B,
+    among: Among,
     buffers: &Buffers,
-    share: Share,
+    stretches: impl Iterator<Item = Stretch> + Clone,
+    len_bytes: usize,
     elem_bytes: usize,
-    wanted: impl Fn(&Stretch) -> bool,
 ) {
     if !block.works() {
         return;
     }
-    // Where they begin takes divisions: once.
-    let (stretches, len_bytes, mut at) = (share.stretches(), share.stretch_len() * elem_bytes, 0);
+    let mut at = 0;
     // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
     while at < len_bytes {
-        let len = (THREAD_BYTES * block.threads()).min(len_bytes - at);
-        for stretch in stretches.clone().filter(&wanted) {
+        let len = (THREAD_BYTES * block.threads() * among.count as usize).min(len_bytes - at);
+        for stretch in stretches.clone() {
             let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
             // SAFETY: obligation 1: the piece is a part of the stretch.
-            unsafe { copy_piece(block, buffers, stretch.writes, src_at, dst_at, len) };
+            unsafe { copy_piece(block, among, buffers, stretch.writes, src_at, dst_at, len) };
         }
         at += len;
     }
@@ -188,8 +213,9 @@ unsafe fn copy<B: Block>(
 /// # Safety
 /// 1. As [`copy`]: the piece lies in this rank's input at `src_at`, and at `dst_at` in those outputs.
 #[inline(always)]
-unsafe fn copy_piece<B: Block>(
+unsafe fn copy_piece<B: Together>(
     block: &B,
+    among: Among,
     buffers: &Buffers,
     writes: Whose,
     src_at: usize,
@@ -201,7 +227,7 @@ unsafe fn copy_piece<B: Block>(
     let to = |rank: Rank| buffers.of(rank).dst.wrapping_add(dst_at);
     if let Whose::One(rank) = writes {
         // SAFETY: obligation 1; nobody else writes there, and a block in place is not offered.
-        return unsafe { block.copy_bulk(to(rank), core::ptr::null_mut(), from, len) };
+        return unsafe { block.copy_among(among, to(rank), core::ptr::null_mut(), from, len) };
     }
     // From the next rank on, so that not all write to the same one; our own is the last.
     let mut ahead = 1;
@@ -211,7 +237,7 @@ unsafe fn copy_piece<B: Block>(
         let in_place = second.cast_const() == from;
         let second = if in_place { core::ptr::null_mut() } else { second };
         // SAFETY: obligation 1: outputs are apart, and our own is the input's place or apart from it.
-        unsafe { block.copy_bulk(first, second, from, len) };
+        unsafe { block.copy_among(among, first, second, from, len) };
         ahead += 2;
     }
 }

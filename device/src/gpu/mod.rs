@@ -171,16 +171,6 @@ pub trait Block {
     /// 2. `dst` equals `src` or does not overlap it; `dst2` overlaps neither.
     unsafe fn map_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize, how: How);
 
-    /// As [`Self::map_bulk`] of elements that are not transformed, for kernels that do little else: with as many bytes in flight as help.
-    ///
-    /// # Safety
-    /// 1. As [`Self::map_bulk`].
-    #[inline(always)]
-    unsafe fn copy_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
-        // SAFETY: obligation 1.
-        unsafe { self.map_bulk(dst, dst2, src, len_bytes, How::default()) }
-    }
-
     /// `dst = op(a, b)` (and `dst2` unless null); `how.pre` applies to `b`.
     ///
     /// # Safety
@@ -197,18 +187,36 @@ pub trait Block {
     );
 }
 
-/// A block of a kernel that reduces the inputs of two ranks, and does little else.
-pub trait ReducePair: Block {
-    /// As [`Block::combine_bulk`], with as many bytes in flight as help; `how.pre` applies to both operands.
+/// A block among others of its launch that have one bulk operation together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Among {
+    /// Which of them it is.
+    pub index: u32,
+    /// Blocks.
+    pub count: u32,
+}
+
+/// A block of a kernel that copies, or reduces the inputs of a few ranks, and does little else: it has as many bytes in flight as help.
+pub trait Together: Block {
+    /// The most inputs that it reduces: 2 to 4.
+    const INPUTS_MAX: u32;
+
+    /// This block's part of a copy as by [`Block::map_bulk`], of elements that are not transformed.
     ///
     /// # Safety
-    /// 1. As [`Block::combine_bulk`].
-    unsafe fn reduce_pair(
+    /// 1. As [`Block::map_bulk`], by all these blocks.
+    unsafe fn copy_among(&self, among: Among, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize);
+
+    /// This block's part of a reduction of inputs, 2 to [`Self::INPUTS_MAX`], in their order. Each output that is not null gets the outcome; the first one
+    /// never is. `how.pre` applies to every input. An element is one thread's of one block.
+    ///
+    /// # Safety
+    /// 1. As [`Block::combine_bulk`], of each of the inputs and outputs, by all these blocks.
+    unsafe fn reduce_among<const N: usize>(
         &self,
-        dst: *mut u8,
-        dst2: *mut u8,
-        a: *const u8,
-        b: *const u8,
+        among: Among,
+        outputs: [*mut u8; N],
+        inputs: [*const u8; N],
         len_bytes: usize,
         how: How,
     );

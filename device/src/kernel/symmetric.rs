@@ -2,7 +2,7 @@
 
 use super::run::MESH_MAX;
 use super::shared_conns::{Extent, SharedConns, save};
-use crate::coll::symmetric::{Buffers, OwnPart, copy_own, run, run_by_threads};
+use crate::coll::symmetric::{Buffers, OwnPart, can_reduce_by_threads, copy_own, run, run_by_threads};
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Awaited, Block, KernelMachine, Wait};
 use oxccl_shared::abi::{Func, RankBuffers, SlotHeader, SymmetricArgs};
@@ -10,7 +10,7 @@ use oxccl_shared::algo::symmetric::Share;
 use oxccl_shared::reduce::Element;
 
 /// A symmetric kernel. With tiles its last warp stores, its first one loads, those between combine. Without, all but the last copy,
-/// or reduce between two ranks.
+/// or reduce the inputs of a few ranks.
 ///
 /// # Safety
 /// 1. `args` is what the host launched with, for this function; all ranks' buffers hold elements of `T`, and are aligned as
@@ -51,8 +51,8 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
     let conns = unsafe { SharedConns::<MESH_MAX>::load(block.machine(), place, launch, extent) };
     let operands = if func.is_reduction() { launch.nranks } else { 1 };
     let has_tiles = block.open_tiles(launch.tile_bytes, operands);
-    if !has_tiles && func.is_reduction() && launch.nranks != 2 {
-        // Of more ranks than two the host launches such a kernel only where there is an engine and room for tiles.
+    if !has_tiles && func.is_reduction() && !can_reduce_by_threads::<GpuBlock<M, T, true>>(launch.nranks) {
+        // Of more ranks the host launches such a kernel only where there is an engine and room for tiles.
         if block.leads() {
             let nothing = SlotHeader { tag: coll.tag, len_bytes: 0 };
             block.refuse(Wait { peer: launch.rank, what: Awaited::Credit }, nothing, nothing);
@@ -63,7 +63,7 @@ pub unsafe fn symmetric<M: KernelMachine, T: Element>(
     let ran = match has_tiles {
         // SAFETY: obligation 1.
         true => unsafe { run(&block, conns, &buffers, share, size_of::<T>(), coll.tag) },
-        // SAFETY: obligation 1.
+        // SAFETY: obligation 1, and the check above.
         false => unsafe { run_by_threads(&block, conns, &buffers, share, size_of::<T>(), coll.tag, own) },
     };
     // A communicator whose kernel stopped is not used again.

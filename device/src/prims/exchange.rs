@@ -150,6 +150,13 @@ pub(super) fn line_of(conn: &SendConn) -> &LlLine {
     unsafe { line(conn.slot(Protocol::LL), 0) }
 }
 
+/// The line of a received message that holds its header.
+#[inline(always)]
+pub(super) fn received_line(conn: &RecvConn) -> &LlLine {
+    // SAFETY: as in `line_of`.
+    unsafe { line(conn.slot(Protocol::LL), 0) }
+}
+
 /// Overwrites old messages beyond this one: the lines from `used` on.
 #[cold]
 pub(super) fn clean(slot: *mut u8, used: usize, lines: usize, flag: u32) {

@@ -28,7 +28,7 @@ pub use exchange::{Exchange, exchange};
 pub use exchange_lines::{LineExchange, Then, exchange_lines};
 pub use ll::Ll;
 pub use ll128::Ll128;
-pub use meeting::meeting;
+pub use meeting::{first_meeting, meeting};
 pub use short::{Place, Places, Short, clean, served, short};
 pub use simple::Simple;
 pub use span::Span;

@@ -6,7 +6,7 @@ mod short;
 
 use machine::{BlockState, SharedMemory, Thread};
 use oxccl_device::gpu::threads::GpuBlock;
-use oxccl_device::gpu::{Block as _, How, ReducePair as _, SHARED_BYTES};
+use oxccl_device::gpu::{Among, Block as _, How, SHARED_BYTES, Together as _};
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
@@ -17,6 +17,7 @@ use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
 use oxccl_shared::reduce::OpArg;
 use proptest::prelude::*;
+use std::array::from_fn;
 use std::ptr::null;
 
 /// Of each block.
@@ -191,19 +192,36 @@ enum Does {
     /// By shifted packs where it must.
     Shifts,
     Combines,
-    ReducesPair,
+    /// So many inputs.
+    Reduces(usize),
 }
 
-/// A bulk operation of a block: of one operand or two, to one output or two, each so many bytes behind an aligned place.
+impl Does {
+    fn operands(self) -> usize {
+        match self {
+            Does::Copies | Does::Shifts => 1,
+            Does::Combines => 2,
+            Does::Reduces(inputs) => inputs,
+        }
+    }
+}
+
+/// The most operands, and outputs.
+const PLACES: usize = 4;
+
+/// A bulk operation of a block, each operand and output so many bytes behind an aligned place.
 #[derive(Clone, Copy, Debug)]
 struct Bulk {
     len_bytes: usize,
-    operands: [usize; 2],
-    outputs: [usize; 2],
+    operands: [usize; PLACES],
+    outputs: [usize; PLACES],
+    /// Of these.
+    noutputs: usize,
     does: Does,
+    /// That have a reduction together.
+    blocks: u32,
     /// What a sum multiplies the operands by to which the pre-operation applies.
     factor: Option<u8>,
-    has_second: bool,
     /// Which operand the first output is.
     in_place: Option<usize>,
 }
@@ -245,27 +263,25 @@ impl Guarded {
 
 /// What all bytes of all buffers are afterwards, and what they should be.
 fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
-    let Bulk { len_bytes: len, operands: [a, b], outputs: [to, to2], .. } = bulk;
-    let mut buffers = [(a, 1), (b, 2), (to, 3), (to2, 4)].map(|(at, seed)| Guarded::new(len, at, seed));
+    let Bulk { len_bytes: len, operands, outputs, noutputs, does, .. } = bulk;
+    let at = [operands, outputs].concat();
+    let mut buffers: Vec<Guarded> = (1..).zip(&at).map(|(seed, at)| Guarded::new(len, *at, seed)).collect();
     let mut wanted: Vec<Vec<u8>> = buffers.iter_mut().map(Guarded::all).collect();
-    let first = bulk.in_place.unwrap_or(2);
     let value = |i: usize| {
-        let of = |buffer: usize, at: usize| wanted[buffer][Guarded::GUARD + at + i];
+        let of = |operand: usize| wanted[operand][Guarded::GUARD + operands[operand] + i];
         let pre = |value: u8| value.wrapping_mul(bulk.factor.unwrap_or(1));
-        match bulk.does {
-            Does::Copies | Does::Shifts => of(0, a),
-            Does::Combines => of(0, a).wrapping_add(pre(of(1, b))),
-            Does::ReducesPair => pre(of(0, a)).wrapping_add(pre(of(1, b))),
-        }
+        let first = if matches!(does, Does::Reduces(_)) { pre(of(0)) } else { of(0) };
+        (1..does.operands()).fold(first, |sum, operand| sum.wrapping_add(pre(of(operand))))
     };
     let values: Vec<u8> = (0..len).map(value).collect();
-    for (buffer, at) in
-        [(first, [a, b, to][first]), (3, to2)].into_iter().take(1 + usize::from(bulk.has_second))
-    {
-        wanted[buffer][Guarded::GUARD + at..][..len].copy_from_slice(&values);
+    let written = |n: usize| if n == 0 { bulk.in_place.unwrap_or(PLACES) } else { PLACES + n };
+    for buffer in (0..noutputs).map(written) {
+        wanted[buffer][Guarded::GUARD + at[buffer]..][..len].copy_from_slice(&values);
     }
-    let places = buffers.each_mut().map(Guarded::place);
-    let outputs = [places[first], if bulk.has_second { places[3] } else { std::ptr::null_mut() }];
+    let places: Vec<*mut u8> = buffers.iter_mut().map(Guarded::place).collect();
+    let outputs: [_; PLACES] =
+        from_fn(|n| if n < noutputs { places[written(n)] } else { std::ptr::null_mut() });
+    let inputs: [_; PLACES] = from_fn(|operand| places[operand].cast_const());
     let mut rank = RankState::new(0, [connection(), connection()], 0);
     let mut args = rank.args(1024);
     if let Some(factor) = bulk.factor {
@@ -274,34 +290,42 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
     }
     let mut memory = SharedMemory([0; SHARED_BYTES]);
     let state = BlockState::new(&mut memory, THREADS);
-    let shared = Shared((places, outputs, args));
+    let shared = Shared((inputs, outputs, args));
     let (shared, state) = (&shared, &state);
     std::thread::scope(|scope| {
         for index in 0..THREADS {
             scope.spawn(move || {
-                let Shared((places, outputs, args)) = shared;
-                let machine = Thread::new(index, state, None);
+                let Shared((inputs, outputs, args)) = shared;
+                let machine = || Thread::new(index, state, None);
                 // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
                 unsafe {
-                    let [a, b] = [places[0], places[1]].map(<*mut u8>::cast_const);
                     let how = How { pre: true, ..How::default() };
-                    let (launch, coll, [to, to2]) = (&args.launch, &args.coll, *outputs);
-                    match bulk.does {
+                    let (launch, coll) = (&args.launch, &args.coll);
+                    let ([a, b, c, d], [to, to2, to3, to4]) = (*inputs, *outputs);
+                    let reducing = || GpuBlock::<_, u8, false>::reducing(machine(), launch, coll);
+                    match does {
                         Does::Copies => {
-                            GpuBlock::<_, u8, false>::moving(machine, launch).map_bulk(to, to2, a, len, how);
+                            GpuBlock::<_, u8, false>::moving(machine(), launch)
+                                .map_bulk(to, to2, a, len, how);
                         }
                         Does::Shifts => {
-                            let block = GpuBlock::<_, u8, false, true>::moving(machine, launch);
+                            let block = GpuBlock::<_, u8, false, true>::moving(machine(), launch);
                             block.map_bulk(to, to2, a, len, how);
                         }
                         Does::Combines => {
-                            let block = GpuBlock::<_, u8, false>::reducing(machine, launch, coll);
-                            block.combine_bulk(to, to2, a, b, len, how);
+                            reducing().combine_bulk(to, to2, a, b, len, how);
                         }
-                        Does::ReducesPair => {
-                            let block = GpuBlock::<_, u8, false>::reducing(machine, launch, coll);
-                            block.reduce_pair(to, to2, a, b, len, how);
-                        }
+                        // As if each thread were one of each block.
+                        Does::Reduces(inputs) => (0..bulk.blocks).for_each(|index| {
+                            let (block, among) = (reducing(), Among { index, count: bulk.blocks });
+                            match inputs {
+                                2 => block.reduce_among(among, [to, to2], [a, b], len, how),
+                                3 => block.reduce_among(among, [to, to2, to3], [a, b, c], len, how),
+                                _ => {
+                                    block.reduce_among(among, [to, to2, to3, to4], [a, b, c, d], len, how);
+                                }
+                            }
+                        }),
                     }
                 }
             });
@@ -316,17 +340,21 @@ proptest! {
     #[test]
     fn bulk_operations_at_any_alignment(
         len_bytes in prop_oneof![0usize..100, 0usize..3000],
-        operands in any::<[u8; 2]>(),
-        outputs in any::<[u8; 2]>(),
-        does in prop::sample::select(&[Does::Copies, Does::Shifts, Does::Combines, Does::ReducesPair][..]),
+        operands in any::<[u8; PLACES]>(),
+        outputs in any::<[u8; PLACES]>(),
+        noutputs in 1..=PLACES,
+        unit in prop::sample::select(&[1u8, 4, 16][..]),
+        does in prop_oneof![Just(Does::Copies), Just(Does::Shifts), Just(Does::Combines), (2..=PLACES).prop_map(Does::Reduces)],
+        blocks in 1u32..4,
         factor: Option<u8>,
-        has_second: bool,
-        in_place in proptest::option::of(0usize..2),
+        in_place in proptest::option::of(0..PLACES),
     ) {
-        let [operands, outputs] = [operands, outputs].map(|at| at.map(|at| usize::from(at % 16)));
-        let is_copy = matches!(does, Does::Copies | Does::Shifts);
-        let in_place = in_place.map(|operand| if is_copy { 0 } else { operand });
-        let [found, wanted] = run_bulk(Bulk { len_bytes, operands, outputs, does, factor, has_second, in_place });
+        let [operands, outputs] =
+            [operands, outputs].map(|at| at.map(|at| usize::from(at % 16 / unit * unit)));
+        let in_place = in_place.map(|operand| operand % does.operands());
+        let noutputs = noutputs.min(does.operands().max(2));
+        let [found, wanted] =
+            run_bulk(Bulk { len_bytes, operands, outputs, noutputs, does, blocks, factor, in_place });
         prop_assert_eq!(found, wanted);
     }
 }

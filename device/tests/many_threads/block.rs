@@ -3,8 +3,8 @@
 use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
 use oxccl_device::gpu::{
-    Block, BulkCopy, How, Lines, Pipe, ReducePair, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Wait,
-    Words, is_onto_itself,
+    Among, Block, BulkCopy, How, Lines, Pipe, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Together,
+    Wait, Words, is_onto_itself,
 };
 use oxccl_shared::abi::SlotHeader;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
@@ -269,7 +269,7 @@ impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
 
     /// # Safety
     /// 1. An element is writable at offset `at` of every output that is not null.
-    unsafe fn write(&self, outputs: [*mut u8; 2], at: usize, value: u64) {
+    unsafe fn write<const N: usize>(&self, outputs: [*mut u8; N], at: usize, value: u64) {
         let bytes = value.to_le_bytes();
         for output in outputs.into_iter().filter(|output| !output.is_null()) {
             // SAFETY: obligation 1.
@@ -279,26 +279,26 @@ impl<'a, const LINE: usize> ThreadBlock<'a, LINE> {
         }
     }
 
-    /// Combines this thread's share of two operands. `pre` says of each whether the pre-operation applies to it.
+    /// Combines this thread's share of operands, in their order. `pre` says of each whether the pre-operation applies to it.
     ///
     /// # Safety
     /// 1. As [`Block::combine_bulk`].
-    unsafe fn combine_each(
+    unsafe fn combine_each<const N: usize>(
         &self,
-        outputs: [*mut u8; 2],
-        operands: [*const u8; 2],
+        outputs: [*mut u8; N],
+        operands: [*const u8; N],
         len_bytes: usize,
-        pre: [bool; 2],
+        pre: [bool; N],
         post: bool,
     ) {
-        let addresses = [outputs[0].addr(), outputs[1].addr(), operands[0].addr(), operands[1].addr()];
-        for at in self.share(&addresses, len_bytes) {
+        let addresses = [outputs.map(|at| at.addr()), operands.map(|at| at.addr())];
+        for at in self.share(addresses.as_flattened(), len_bytes) {
             let operand = |k: usize| {
                 // SAFETY: obligation 1.
                 let value = unsafe { self.read(operands[k].add(at)) };
                 if pre[k] { self.arith.pre(value) } else { value }
             };
-            let value = self.arith.combine(operand(0), operand(1));
+            let value = (1..N).fold(operand(0), |value, k| self.arith.combine(value, operand(k)));
             let value = if post { self.arith.post(value) } else { value };
             // SAFETY: obligation 1.
             unsafe { self.write(outputs, at, value) };
@@ -401,18 +401,26 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
     }
 }
 
-impl<const LINE: usize> ReducePair for ThreadBlock<'_, LINE> {
-    unsafe fn reduce_pair(
+impl<const LINE: usize> Together for ThreadBlock<'_, LINE> {
+    const INPUTS_MAX: u32 = 4;
+
+    unsafe fn copy_among(&self, among: Among, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
+        assert_eq!(among, Among { index: 0, count: 1 });
+        // SAFETY: obligation 1.
+        unsafe { self.map_bulk(dst, dst2, src, len_bytes, How::default()) };
+    }
+
+    unsafe fn reduce_among<const N: usize>(
         &self,
-        dst: *mut u8,
-        dst2: *mut u8,
-        a: *const u8,
-        b: *const u8,
+        among: Among,
+        outputs: [*mut u8; N],
+        inputs: [*const u8; N],
         len_bytes: usize,
         how: How,
     ) {
+        assert_eq!(among, Among { index: 0, count: 1 });
         // SAFETY: obligation 1.
-        unsafe { self.combine_each([dst, dst2], [a, b], len_bytes, [how.pre; 2], how.post) };
+        unsafe { self.combine_each(outputs, inputs, len_bytes, [how.pre; N], how.post) };
     }
 }
 

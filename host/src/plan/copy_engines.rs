@@ -61,12 +61,19 @@ pub struct WindowRow {
     pub ranks_max: u32,
     /// From so many bytes of the longer buffer on.
     pub min_bytes: u64,
+    /// Below so many.
+    pub end_bytes: u64,
 }
 
 impl WindowRow {
     /// From so many bytes on, among at most so many ranks.
     pub const fn from(func: Func, ranks_max: u32, min_bytes: u64) -> WindowRow {
-        WindowRow { func, ranks_max, min_bytes }
+        WindowRow { func, ranks_max, min_bytes, end_bytes: u64::MAX }
+    }
+
+    /// The same, below so many bytes.
+    pub const fn below(self, end_bytes: u64) -> WindowRow {
+        WindowRow { end_bytes, ..self }
     }
 
     /// The row for so many ranks.
@@ -76,7 +83,7 @@ impl WindowRow {
 
     /// Whether it says so of this length.
     pub fn holds(&self, bytes: u64) -> bool {
-        bytes >= self.min_bytes
+        (self.min_bytes..self.end_bytes).contains(&bytes)
     }
 }
 

@@ -280,16 +280,18 @@ impl Tuning {
             WindowRow::from(Func::AllToAll, 8, 256 << 20),
             WindowRow::from(Func::Broadcast, 2, 64 << 20),
         ],
-        // docs/measurements/2026-11-25-symmetric-kernels.md, for reductions of two ranks: 8 blocks carry as much as rings with 24. Among four
-        // rings reduce faster at every size. docs/measurements/2026-11-27-copies.md for the others, 2026-11-28-answers.md for two ranks: among
-        // three and four messages exchange faster until copy engines do.
+        // docs/measurements/2026-11-28-four-ranks.md. Long reductions of three ranks and four are faster along rings, with more blocks.
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 4 << 20),
-            WindowRow::from(Func::ReduceScatter, 2, 4 << 20),
-            WindowRow::from(Func::AllGather, 2, 4 << 20),
-            WindowRow::from(Func::AllGather, 3, 16 << 20),
+            WindowRow::from(Func::AllReduce, 3, 2 << 20).below(32 << 20),
+            WindowRow::from(Func::AllReduce, 4, 6 << 20).below(32 << 20),
+            WindowRow::from(Func::ReduceScatter, 2, 3 << 20),
+            WindowRow::from(Func::ReduceScatter, 4, 4 << 20).below(512 << 20),
+            WindowRow::from(Func::AllGather, 2, 3 << 20),
+            WindowRow::from(Func::AllGather, 4, 4 << 20),
             WindowRow::from(Func::AllGather, 8, 8 << 20),
             WindowRow::from(Func::AllToAll, 2, 3 << 20),
+            WindowRow::from(Func::AllToAll, 4, 4 << 20),
         ],
         blocks: Some(Blocks::SM_90),
     };

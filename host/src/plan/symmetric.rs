@@ -11,7 +11,7 @@ use super::tuning::{Architecture, Forced};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
-use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX};
+use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX, REDUCED_MAX, reduced_max};
 
 /// How a symmetric kernel carries out a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +59,20 @@ const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
 /// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
-/// The most blocks by which two ranks reduce so: all-reduces carry 335 GB/s of 1 GiB with 8 and 342 with 24, reduce-scatters 272 with 8, 325
-/// with 12 and 333 with 24 (docs/measurements/2026-11-28-pair-reductions.md).
-fn pair_blocks_max(func: Func, policy: CtaPolicy) -> u32 {
-    if func == Func::ReduceScatter && policy == CtaPolicy::Default { 12 } else { 8 }
+/// The most blocks by which threads reduce. Between two ranks, reduce-scatters carry 273 GB/s of 1 GiB with 8 and 328 with 12. Among more these
+/// are within 4 % of 24 (docs/measurements/2026-11-28-four-ranks.md).
+fn reducing_blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
+    match (func, nranks) {
+        _ if policy != CtaPolicy::Default => 8,
+        (Func::AllReduce, 2) => 8,
+        (_, 2) | (Func::AllReduce, 3) => 12,
+        _ => 16,
+    }
 }
+/// With so many blocks at most three ranks and four reduce by their threads at least as fast as rings do.
+const FEW_BLOCKS: u32 = 16;
+/// Two ranks' all-reduces of so many bytes go by tiles.
+const PAIR_TILES_MIN_BYTES: u64 = 64 << 20;
 /// Shorter reductions by tiles are slower than kernels with slots.
 const TILES_MIN_BYTES: u64 = 16 << 20;
 /// The most blocks that copy so. Two ranks gather as fast with 16, within 5 % (docs/measurements/2026-11-28-answers.md).
@@ -183,9 +192,16 @@ impl Facts {
     fn symmetric_is_faster(&self, call: &Call) -> bool {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
-        let row = WindowRow::of(self.tuning.symmetric, call.func, self.nranks);
+        let Some(row) = WindowRow::of(self.tuning.symmetric, call.func, self.nranks) else { return false };
+        let has_few =
+            self.cta_policy != CtaPolicy::Default || self.limits.max.is_some_and(|most| most <= FEW_BLOCKS);
+        let is_best = row.holds(bytes) || has_few && bytes >= row.min_bytes;
         let by_tiles = call.func.is_reduction() && !self.reduces_by_threads(call);
-        is_like_measured && row.is_some_and(|row| row.holds(bytes)) && (!by_tiles || bytes >= TILES_MIN_BYTES)
+        // Rings of more ranks than two are faster than tiles, but not with as few blocks. A reduce-scatter's output, of which the other ranks
+        // know nothing, may lie where tiles cannot be stored.
+        let may_have_tiles = self.nranks == 2 || has_few && call.func == Func::AllReduce;
+        let is_best_by_tiles = bytes >= TILES_MIN_BYTES && may_have_tiles;
+        is_like_measured && is_best && (!by_tiles || is_best_by_tiles)
     }
 
     /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
@@ -216,18 +232,20 @@ impl Facts {
         match is_aligned || plan.tile_bytes == 0 {
             true => Some(plan),
             // As many blocks as the other ranks have, which may have tiles.
-            false if !call.func.is_reduction() || self.nranks == 2 => {
+            false if !call.func.is_reduction() || self.nranks <= reduced_max(call.dtype) => {
                 Some(SymmetricPlan { threads: COPYING_THREADS, tile_bytes: 0, ..plan })
             }
             false => None,
         }
     }
 
-    /// Whether two ranks reduce by their threads: where a sum takes an instruction or two. Of other types so few blocks compute for longer than
-    /// the data comes (docs/measurements/2026-11-28-pair-reductions.md).
+    /// Whether ranks reduce by their threads: few, and where a sum takes an instruction or two. Of other types so few blocks compute for longer
+    /// than the data comes (docs/measurements/2026-11-28-pair-reductions.md), and two ranks' long all-reduces are slower so
+    /// (docs/measurements/2026-11-28-four-ranks.md).
     fn reduces_by_threads(&self, call: &Call) -> bool {
-        use DataType::{F16, F32, F64, I32, I64, U32, U64};
-        self.nranks == 2 && matches!(call.dtype, F16 | F32 | F64 | I32 | I64 | U32 | U64)
+        let is_long =
+            self.nranks == 2 && call.func == Func::AllReduce && call.bytes() >= PAIR_TILES_MIN_BYTES;
+        self.nranks <= REDUCED_MAX && reduced_max(call.dtype) == REDUCED_MAX && !is_long
     }
 
     /// By whom a call's elements are moved. Threads begin and end sooner, and reduce between two ranks with fewer blocks; tiles move long
@@ -236,9 +254,11 @@ impl Facts {
         let (func, nranks, policy) = (call.func, self.nranks, self.cta_policy);
         let is_short = call.buffer_bytes(nranks) < COPYING_MAX_BYTES;
         match func.is_reduction() {
-            true if self.reduces_by_threads(call) => {
-                Team { blocks: pair_blocks_max(func, policy), threads: COPYING_THREADS, tile_bytes: 0 }
-            }
+            true if self.reduces_by_threads(call) => Team {
+                blocks: reducing_blocks_max(func, nranks, policy),
+                threads: COPYING_THREADS,
+                tile_bytes: 0,
+            },
             false if is_short && policy == CtaPolicy::Default => {
                 Team { blocks: copying_blocks_max(func, nranks), threads: COPYING_THREADS, tile_bytes: 0 }
             }
@@ -310,8 +330,11 @@ impl Facts {
         }
         let mut kernels = Vec::new();
         for (func, dtype) in FUNCS.iter().flat_map(|func| DataType::ALL.iter().map(move |of| (*func, *of))) {
-            let threads =
-                if func.is_reduction() && self.nranks > 2 { REDUCING_THREADS } else { COPYING_THREADS };
+            let threads = if func.is_reduction() && self.nranks > REDUCED_MAX {
+                REDUCING_THREADS
+            } else {
+                COPYING_THREADS
+            };
             let kernel = (Kernel::symmetric(func, dtype), threads);
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
@@ -342,7 +365,8 @@ mod tests {
         let any = Facts { symmetric: Some(true), ..free };
         let pair = facts(2, 90, Forced::default());
         assert!(free.takes_symmetric(&call(Func::AllGather, 8 << 20 >> 4), None), "8 MiB of four ranks");
-        assert!(!free.takes_symmetric(&call(Func::AllToAll, 64 << 20 >> 4), None), "messages are faster");
+        let eight = facts(8, 90, Forced::default());
+        assert!(!eight.takes_symmetric(&call(Func::AllToAll, 64 << 20 >> 5), None), "not measured");
         for func in [Func::AllReduce, Func::ReduceScatter] {
             assert!(pair.takes_symmetric(&call(func, LONG), None), "{func}");
             assert!(
@@ -389,8 +413,16 @@ mod tests {
         assert_eq!(plan(Func::AllReduce, inside, far), None);
         assert_eq!(plan(Func::AllReduce, inside + 4, inside), None, "not aligned");
         assert_eq!(plan(Func::ReduceScatter, inside, far).map(|plan| plan.touched[1]), Some(None));
-        let misaligned = plan(Func::ReduceScatter, inside, far + 4);
-        assert_eq!(misaligned, None, "tiles cannot be stored there, and this is only asked for");
+        let misaligned = |dtype| {
+            let call = Call { dtype, ..call(Func::ReduceScatter, 1 << 20) };
+            facts.plan_symmetric(&call, [inside, far + 4], place).map(|plan| plan.tile_bytes)
+        };
+        assert_eq!(misaligned(DataType::F32), Some(0), "threads reach it");
+        assert_eq!(
+            misaligned(DataType::U8),
+            None,
+            "tiles cannot be stored there, and this is only asked for"
+        );
         let copied =
             plan(Func::AllGather, far + 4, inside).expect("the others do not see where it is sent from");
         assert_eq!((copied.tile_bytes, copied.threads), (0, COPYING_THREADS));
@@ -428,27 +460,56 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_reduce_by_their_threads() {
+    fn few_ranks_reduce_by_their_threads() {
         let place = |_, _| Some(Placement { window: 0, offset: 0 });
         let plan = |facts: &Facts, func| {
             let plan = facts.plan_symmetric(&call(func, 64 << 20), [0, 1 << 40], place);
             let plan = plan.expect("all is in windows");
             (plan.channels, plan.threads, plan.tile_bytes)
         };
-        let [two, four] = [2, 4].map(|nranks| facts(nranks, 90, Forced::default()));
+        let [two, three, four, eight] = [2, 3, 4, 8].map(|nranks| facts(nranks, 90, Forced::default()));
         let few = Facts { cta_policy: CtaPolicy::Efficiency, ..two };
         assert_eq!(plan(&two, Func::ReduceScatter), (12, 512, 0));
         assert_eq!(plan(&few, Func::ReduceScatter), (8, 512, 0));
-        assert_eq!([&two, &few].map(|facts| plan(facts, Func::AllReduce)), [(8, 512, 0); 2]);
-        assert_eq!(plan(&four, Func::ReduceScatter), (24, 320, 16 << 10));
+        let short = |facts: &Facts| {
+            let plan = facts.plan_symmetric(&call(Func::AllReduce, 8 << 20), [0, 1 << 40], place);
+            plan.map(|plan| (plan.channels, plan.threads, plan.tile_bytes))
+        };
+        assert_eq!([&two, &few].map(short), [Some((8, 512, 0)); 2]);
+        assert_eq!([&two, &few].map(|facts| plan(facts, Func::AllReduce)), [(8, 320, 16 << 10); 2], "long");
+        assert_eq!([Func::ReduceScatter, Func::AllReduce].map(|func| plan(&four, func)), [(16, 512, 0); 2]);
+        assert_eq!(plan(&three, Func::AllReduce), (12, 512, 0));
+        assert_eq!(plan(&eight, Func::ReduceScatter), (24, 320, 8 << 10));
         let of = |dtype: DataType, bytes: u64| {
             let call = Call { dtype, ..call(Func::ReduceScatter, bytes / 2 / dtype.size_bytes() as u64) };
             let plan = two.plan_symmetric(&call, [0, 1 << 40], place).expect("all is in windows");
             (two.takes_symmetric(&call, None), plan.tile_bytes)
         };
         assert_eq!(of(DataType::F16, 4 << 20), (true, 0));
-        assert_eq!(of(DataType::BF16, 4 << 20), (false, 32 << 10), "tiles want more");
-        assert_eq!(of(DataType::BF16, 16 << 20), (true, 32 << 10));
+        assert_eq!(of(DataType::BF16, 4 << 20), (true, 0));
+        assert_eq!(of(DataType::I8, 4 << 20), (false, 32 << 10), "tiles want more");
+        assert_eq!(of(DataType::I8, 16 << 20), (true, 32 << 10));
+    }
+
+    #[test]
+    fn four_ranks_reduce_so_where_rings_are_slower() {
+        let four = facts(4, 90, Forced::default());
+        let limited =
+            |max| Facts { limits: ChannelLimits { max: Some(max), ..ChannelLimits::default() }, ..four };
+        let few = Facts { cta_policy: CtaPolicy::Efficiency, ..four };
+        let takes = |facts: &Facts, dtype, mib: u64| {
+            let call = Call { dtype, ..call(Func::AllReduce, (mib << 20) / dtype.size_bytes() as u64) };
+            facts.takes_symmetric(&call, None)
+        };
+        let of = |facts: &Facts, dtype| [4, 16, 64, 1024].map(|mib| takes(facts, dtype, mib));
+        assert_eq!(of(&four, DataType::F32), [false, true, false, false]);
+        assert_eq!(of(&limited(24), DataType::F32), [false, true, false, false]);
+        assert_eq!(of(&limited(16), DataType::F32), [false, true, true, true], "rings with 16 are slower");
+        assert_eq!(of(&few, DataType::F32), [false, true, true, true]);
+        assert_eq!(of(&four, DataType::U8), [false; 4], "tiles are slower than rings");
+        assert_eq!(of(&limited(8), DataType::U8), [false, true, true, true], "but not with 8 blocks");
+        let scatter = Call { dtype: DataType::U8, ..call(Func::ReduceScatter, 16 << 20) };
+        assert!(!limited(8).takes_symmetric(&scatter, None), "a rank's output may be misaligned");
     }
 
     #[test]

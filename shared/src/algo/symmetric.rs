@@ -7,7 +7,7 @@
 //! all-gather       rank r reads its own input, writes it to block r of every rank's output
 //! all-to-all       rank r reads its own blocks, writes block p to block r of rank p's output, from p = r + 1 on
 //! ```
-//! Each channel does a part of that for itself. Its blocks on all ranks meet twice: before the first access and after the last one.
+//! The channels divide that among them. The blocks of a channel on all ranks meet twice: before the first access and after the last one.
 //!
 //! # Why it is right, in place too
 //! No element of an output is written twice, and the rank that writes it is the only one that reads what lies there as an input: the
@@ -19,7 +19,7 @@
 
 use super::chunk::{ChannelCut, channel_part};
 use super::wrap;
-use crate::abi::{Func, Rank};
+use crate::abi::{DataType, Func, Rank};
 use core::ops::Range;
 
 /// The functions that have such kernels.
@@ -27,6 +27,19 @@ pub const FUNCS: &[Func] = &[Func::AllGather, Func::ReduceScatter, Func::AllRedu
 
 /// The most ranks: what a host has.
 pub const RANKS_MAX: usize = 8;
+
+/// The most ranks whose inputs threads reduce, without tiles.
+pub const REDUCED_MAX: u32 = 4;
+
+/// The same of elements of a type: more than two ranks' only where a sum takes an instruction or two. A kernel of another type would be many
+/// times as long.
+pub const fn reduced_max(dtype: DataType) -> u32 {
+    use DataType::{BF16, F16, F32, F64, I32, I64, U32, U64};
+    match dtype {
+        BF16 | F16 | F32 | F64 | I32 | I64 | U32 | U64 => REDUCED_MAX,
+        _ => 2,
+    }
+}
 
 /// Whose buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,6 +108,12 @@ impl Share {
                 _ => Stretch { reads: Whose::All, src: part.start, writes: Whose::All, dst: part.start, len },
             }
         })
+    }
+
+    /// What all channels of the rank move.
+    #[inline(always)]
+    pub fn whole(self) -> Share {
+        Share { nchannels: 1, channel: 0, ..self }
     }
 
     /// Whether it moves what this rank sends to itself.

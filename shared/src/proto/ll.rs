@@ -90,6 +90,12 @@ impl LlLine {
     pub fn load_header(&self, flag: u32) -> Option<SlotHeader> {
         self.load(flag).map(SlotHeader::from_word)
     }
+
+    /// The same, before everything that follows: what its sender did before a fence that released it is seen.
+    #[inline]
+    pub fn load_header_acquire(&self, flag: u32) -> Option<SlotHeader> {
+        Self::open(self.0.load_acquire(), flag).map(SlotHeader::from_word)
+    }
 }
 
 #[cfg(not(loom))]

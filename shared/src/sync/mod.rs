@@ -18,9 +18,13 @@ pub use arch::SharedCell;
 #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
 pub use arch::fence_full;
 pub use arch::{cpu_relax, fence_acquire, fence_release};
+#[cfg(target_arch = "nvptx64")]
+pub use arch::{fence_release_kernels, fence_release_loads};
 #[cfg(not(loom))]
 pub use cell::SharedCell;
 pub use line::Line128;
 pub use pair::Pair;
 pub use scope::{Block, Gpu, Level, Scope, Sys};
 pub use word::{Primitive, Word};
+#[cfg(not(target_arch = "nvptx64"))]
+pub use {fence_release as fence_release_kernels, fence_release as fence_release_loads};

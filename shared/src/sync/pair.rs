@@ -13,9 +13,18 @@ impl<S: Scope> Pair<S> {
     #[inline]
     pub fn load_relaxed(&self) -> [u64; 2] {
         #[cfg(target_arch = "nvptx64")]
-        return super::arch::load_pair::<S>(core::ptr::from_ref(self).cast());
+        return super::arch::load_pair::<S>(core::ptr::from_ref(self).cast(), super::arch::Ordering::Relaxed);
         #[cfg(not(target_arch = "nvptx64"))]
         [self.0[0].load_relaxed(), self.0[1].load_relaxed()]
+    }
+
+    /// Reads both halves, each before everything that follows.
+    #[inline]
+    pub fn load_acquire(&self) -> [u64; 2] {
+        #[cfg(target_arch = "nvptx64")]
+        return super::arch::load_pair::<S>(core::ptr::from_ref(self).cast(), super::arch::Ordering::Acquire);
+        #[cfg(not(target_arch = "nvptx64"))]
+        [self.0[0].load_acquire(), self.0[1].load_acquire()]
     }
 
     /// Writes both halves; orders nothing.

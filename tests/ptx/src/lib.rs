@@ -7,7 +7,7 @@
 #![feature(abi_ptx, asm_experimental_arch)]
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use oxccl_shared::sync::{Block, Gpu, Pair, Sys, Word, fence_acquire, fence_release};
+use oxccl_shared::sync::{Block, Gpu, Pair, Sys, Word, fence_acquire, fence_release, fence_release_kernels, fence_release_loads};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -50,6 +50,10 @@ macro_rules! pairs {
         extern "ptx-kernel" fn load_relaxed(pair: &Pair<$scope>, out: &mut [u64; 2]) {
             *out = pair.load_relaxed();
         }
+        #[unsafe(export_name = concat!("probe_pair_", $name, "_load_acquire"))]
+        extern "ptx-kernel" fn load_acquire(pair: &Pair<$scope>, out: &mut [u64; 2]) {
+            *out = pair.load_acquire();
+        }
         #[unsafe(export_name = concat!("probe_pair_", $name, "_store_relaxed"))]
         extern "ptx-kernel" fn store_relaxed(pair: &Pair<$scope>, low: u64, high: u64) {
             pair.store_relaxed([low, high]);
@@ -73,6 +77,8 @@ macro_rules! kernels {
 kernels! {
     probe_fence_acquire() { fence_acquire() }
     probe_fence_release() { fence_release() }
+    probe_fence_release_kernels() { fence_release_kernels() }
+    probe_fence_release_loads() { fence_release_loads() }
 
     probe_publish(data: *mut u64, flag: &Word<u64, Sys>, value: u64) {
         // SAFETY: never run.

@@ -1,6 +1,7 @@
 //! The operator on packed elements, one or two words at a time.
 
-use crate::gpu::KernelMachine;
+use super::sweep::repeat;
+use crate::gpu::{KernelMachine, Pack};
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
 /// As [`combine_word`], as a call: where words come singly the time goes into fetching instructions that run once, and one
@@ -58,18 +59,32 @@ pub fn change<M: KernelMachine, T: Element, const PRE: bool>(by: u64) -> impl Fn
     move |word| if PRE { pre_word::<M, T>(word, &arg) } else { post_word::<T>(word, &arg) }
 }
 
-/// What a [`reduction`] does besides: multiplies the second word's elements by the scalar before.
-pub const PRE_SECOND: u8 = 1;
+/// What a [`reduction`] does besides: multiplies the elements of all words but the first by the scalar before.
+pub const PRE_OTHERS: u8 = 1;
 /// Divides the outcome's elements.
 pub const POST: u8 = 2;
-/// Multiplies both words' elements by the scalar before.
-pub const PRE_BOTH: u8 = 3;
+/// Multiplies the elements of all words by the scalar before.
+pub const PRE_ALL: u8 = 3;
 
-/// What reduces two words by the operator `KIND`, a [`CombineKind`]. `EXTRA` is nothing (0), or what it does besides, by `by`.
+/// What does to packs what a function does to their words.
 #[inline(always)]
-pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
+pub fn of_packs<const N: usize>(word: impl Fn([u64; N]) -> u64) -> impl Fn([Pack; N]) -> Pack {
+    #[inline(always)]
+    move |packs| [word(packs.map(|pack| pack[0])), word(packs.map(|pack| pack[1]))]
+}
+
+/// What does to elements what a function does to words of them.
+#[inline(always)]
+pub fn of_elements<T: Element, const N: usize>(word: impl Fn([u64; N]) -> u64) -> impl Fn([T; N]) -> T {
+    #[inline(always)]
+    move |values| T::from_low_bits(word(values.map(T::to_low_bits)))
+}
+
+/// What reduces words in their order by the operator `KIND`, a [`CombineKind`]. `EXTRA` is nothing (0), or what it does besides, by `by`.
+#[inline(always)]
+pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8, const N: usize>(
     by: u64,
-) -> impl Fn(u64, u64) -> u64 {
+) -> impl Fn([u64; N]) -> u64 + Copy {
     let arg = OpArg { scalar_bits: by, divisor: by as u32, ..OpArg::NONE };
     let kind = match KIND {
         0 => CombineKind::Sum,
@@ -78,10 +93,16 @@ pub fn reduction<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(
         _ => CombineKind::Min,
     };
     #[inline(always)]
-    move |a, b| {
-        let a = if EXTRA == PRE_BOTH { pre_word::<M, T>(a, &arg) } else { a };
-        let b = if EXTRA == PRE_BOTH || EXTRA == PRE_SECOND { pre_word::<M, T>(b, &arg) } else { b };
-        let value = combine_word::<M, T>(kind, a, b);
+    move |words| {
+        let first = if EXTRA == PRE_ALL { pre_word::<M, T>(words[0], &arg) } else { words[0] };
+        let mut value = first;
+        repeat!(N, n => {
+            if n > 0 {
+                let has_pre = EXTRA == PRE_ALL || EXTRA == PRE_OTHERS;
+                let word = if has_pre { pre_word::<M, T>(words[n], &arg) } else { words[n] };
+                value = combine_word::<M, T>(kind, value, word);
+            }
+        });
         if EXTRA == POST { post_word::<T>(value, &arg) } else { value }
     }
 }

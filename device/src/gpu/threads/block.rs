@@ -4,13 +4,14 @@ use super::sweep::{Places, Share};
 use super::tiles::Tiles;
 use super::{arith, bulk};
 use crate::gpu::{
-    Awaited, Block, End, Fold, How, KernelMachine, Pipe, ReducePair, Stop, Wait, Words, is_onto_itself,
+    Among, Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Together, Wait, Words, is_onto_itself,
 };
 use core::cell::Cell;
 use core::marker::PhantomData;
 use oxccl_shared::abi::{
     KERNEL_POST, KERNEL_PRE, KernelColl, KernelLaunch, KernelMonitor, KernelWait, SlotHeader, StopCause,
 };
+use oxccl_shared::algo::symmetric::reduced_max;
 use oxccl_shared::reduce::{self, CombineKind, Element, Max, Min, OpArg};
 
 /// Polls between two checks of the host's abort word, which is across PCIe: about half a millisecond. Nothing is said of waits that are
@@ -184,15 +185,6 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
     }
 
     #[inline(always)]
-    unsafe fn copy_bulk(&self, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
-        if is_onto_itself(dst, dst2, src) {
-            return;
-        }
-        // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe { bulk::copy_far::<M>(self.share(), dst, dst2, src, len_bytes) };
-    }
-
-    #[inline(always)]
     unsafe fn combine_bulk(
         &self,
         dst: *mut u8,
@@ -202,28 +194,44 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
         len_bytes: usize,
         how: How,
     ) {
-        let places = Places::of_two([a, b], [dst, dst2], len_bytes);
+        let places = Places::of([a, b], [dst, dst2], len_bytes);
         // SAFETY: obligations 1 and 2 are the loop's.
         unsafe { bulk::combine::<M, T>(self.share(), places, self.variant(how), &self.arg) };
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> ReducePair
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Together
     for GpuBlock<M, T, POSTER, SHIFTS>
 {
+    const INPUTS_MAX: u32 = reduced_max(T::DTYPE);
+
     #[inline(always)]
-    unsafe fn reduce_pair(
+    unsafe fn copy_among(&self, among: Among, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {
+        if is_onto_itself(dst, dst2, src) {
+            return;
+        }
+        // SAFETY: obligation 1 is the loop's.
+        unsafe {
+            let share = self.share().among::<M>(among);
+            bulk::copy_far::<M>(share, dst, dst2, src, len_bytes);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_among<const N: usize>(
         &self,
-        dst: *mut u8,
-        dst2: *mut u8,
-        a: *const u8,
-        b: *const u8,
+        among: Among,
+        outputs: [*mut u8; N],
+        inputs: [*const u8; N],
         len_bytes: usize,
         how: How,
     ) {
-        let places = Places::of_two([a, b], [dst, dst2], len_bytes);
-        // SAFETY: obligations 1 and 2 are the loop's.
-        unsafe { bulk::reduce_pair::<M, T>(self.share(), places, self.variant(how), &self.arg) };
+        let places = Places::of(inputs, outputs, len_bytes);
+        // SAFETY: obligation 1 is the loop's.
+        unsafe {
+            let share = self.share().among::<M>(among);
+            bulk::reduce_inputs::<M, T, N>(share, places, self.variant(how), &self.arg);
+        }
     }
 }
 

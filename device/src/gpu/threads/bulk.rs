@@ -1,6 +1,6 @@
 //! Bulk operations of a thread block: which loop, with which operator. Slots are aligned; other operands are the user's.
 
-use super::arith::{self, POST, PRE_BOTH, PRE_SECOND};
+use super::arith::{self, POST, PRE_ALL, PRE_OTHERS};
 use super::sweep::{Places, Share, packs, shifted_packs, units, whole_packs};
 use crate::gpu::{KernelMachine, Pack};
 use core::ops::Range;
@@ -62,8 +62,8 @@ unsafe fn copy_edges<M: KernelMachine>(
     let until = |len_bytes| Places { operands: [src], outputs: [output, 0], len_bytes };
     // SAFETY: obligation 1.
     unsafe {
-        units::<M, u8, 1, 1>(share, until(done.start), 0, |[byte]| byte);
-        units::<M, u8, 1, 1>(share, until(len_bytes), done.end, |[byte]| byte);
+        units::<M, u8, 1, 2, 1>(share, until(done.start), 0, |[byte]| byte);
+        units::<M, u8, 1, 2, 1>(share, until(len_bytes), done.end, |[byte]| byte);
     }
 }
 
@@ -71,11 +71,14 @@ unsafe fn copy_edges<M: KernelMachine>(
 const PACKS: usize = 4;
 /// The same of shifted packs, where a kernel has no registers to spare: rings by Simple.
 const PACKS_FEW: usize = 2;
-/// The same in a kernel that copies, or reduces two inputs, and does little else.
+/// The same in a kernel that copies and does little else, and of each of two inputs in one that reduces them.
 const PACKS_FAR: usize = 8;
+/// The same of three inputs and of four: together as many.
+const PACKS_OF_3: usize = 5;
+const PACKS_OF_4: usize = 4;
 
 /// # Safety
-/// 1. As [`crate::gpu::Block::copy_bulk`].
+/// 1. As [`crate::gpu::Together::copy_among`].
 #[inline(always)]
 pub unsafe fn copy_far<M: KernelMachine>(
     share: Share,
@@ -102,17 +105,17 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 1, IN_FLIGHT>(share, places, |[pack]| pack);
-            units::<M, u8, 1, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
+            packs::<M, 1, 2, IN_FLIGHT>(share, places, |[pack]| pack);
+            units::<M, u8, 1, 2, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if SHIFTS && len_bytes >= SHIFTED_MIN_BYTES {
             copy_shifted::<M, PACKS>(share, places);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
-            units::<M, u32, 1, 16>(share, places, 0, |[unit]| unit);
+            units::<M, u32, 1, 2, 16>(share, places, 0, |[unit]| unit);
         } else if len_bytes >= SHIFTED_MIN_BYTES {
             // Of elements of a byte or two, which would take as many accesses as there are.
             copy_shifted::<M, PACKS_FEW>(share, places);
         } else {
-            units::<M, u8, 1, 16>(share, places, 0, |[byte]| byte);
+            units::<M, u8, 1, 2, 16>(share, places, 0, |[byte]| byte);
         }
     }
 }
@@ -150,13 +153,13 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
     // SAFETY: obligation 1.
     unsafe {
         if is_aligned {
-            packs::<M, 1, PACKS>(share, places, |[pack]| pack.map(&word));
+            packs::<M, 1, 2, PACKS>(share, places, |[pack]| pack.map(&word));
         }
         let done = whole_packs(len_bytes);
         let rest = |[x]: [T; 1]| T::from_low_bits(word(x.to_low_bits()));
         match is_aligned {
-            true => units::<M, T, 1, 1>(share, places, done, rest),
-            false => units::<M, T, 1, 8>(share, places, 0, rest),
+            true => units::<M, T, 1, 2, 1>(share, places, done, rest),
+            false => units::<M, T, 1, 2, 8>(share, places, 0, rest),
         }
     }
 }
@@ -171,28 +174,41 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
     arg: &OpArg,
 ) {
     // SAFETY: obligation 1.
-    unsafe { combine_with::<M, T, PRE_SECOND, PACKS>(share, places, variant, arg) }
+    unsafe { combine_with::<M, T, PRE_OTHERS, PACKS, 2, 2>(share, places, variant, arg) }
 }
 
 /// # Safety
-/// 1. As [`crate::gpu::ReducePair::reduce_pair`]; addresses are aligned to elements.
+/// 1. As [`crate::gpu::Together::reduce_among`]; addresses are aligned to elements.
 #[inline(always)]
-pub unsafe fn reduce_pair<M: KernelMachine, T: Element>(
+pub unsafe fn reduce_inputs<M: KernelMachine, T: Element, const N: usize>(
     share: Share,
-    places: Places<2>,
+    places: Places<N, N>,
     variant: Variant,
     arg: &OpArg,
 ) {
-    // SAFETY: obligation 1.
-    unsafe { combine_with::<M, T, PRE_BOTH, PACKS_FAR>(share, places, variant, arg) }
+    // SAFETY: obligation 1 in every arm.
+    unsafe {
+        match N {
+            2 => combine_with::<M, T, PRE_ALL, PACKS_FAR, N, N>(share, places, variant, arg),
+            3 => combine_with::<M, T, PRE_ALL, PACKS_OF_3, N, N>(share, places, variant, arg),
+            _ => combine_with::<M, T, PRE_ALL, PACKS_OF_4, N, N>(share, places, variant, arg),
+        }
+    }
 }
 
 /// # Safety
 /// 1. As [`combine`].
 #[inline(always)]
-unsafe fn combine_with<M: KernelMachine, T: Element, const PRE: u8, const IN_FLIGHT: usize>(
+unsafe fn combine_with<
+    M: KernelMachine,
+    T: Element,
+    const PRE: u8,
+    const IN_FLIGHT: usize,
+    const N: usize,
+    const OUTPUTS: usize,
+>(
     share: Share,
-    places: Places<2>,
+    places: Places<N, OUTPUTS>,
     variant: Variant,
     arg: &OpArg,
 ) {
@@ -204,12 +220,18 @@ unsafe fn combine_with<M: KernelMachine, T: Element, const PRE: u8, const IN_FLI
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
-            (CombineKind::Sum, false, false) => reduce::<M, T, SUM, 0, IN_FLIGHT>(share, places, 0),
-            (CombineKind::Sum, true, _) => reduce::<M, T, SUM, PRE, IN_FLIGHT>(share, places, scalar),
-            (CombineKind::Sum, false, true) => reduce::<M, T, SUM, POST, IN_FLIGHT>(share, places, divisor),
-            (CombineKind::Prod, ..) => reduce::<M, T, PROD, 0, IN_FLIGHT>(share, places, 0),
-            (CombineKind::Max, ..) => reduce::<M, T, MAX, 0, IN_FLIGHT>(share, places, 0),
-            (CombineKind::Min, ..) => reduce::<M, T, MIN, 0, IN_FLIGHT>(share, places, 0),
+            (CombineKind::Sum, false, false) => {
+                reduce::<M, T, SUM, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0)
+            }
+            (CombineKind::Sum, true, _) => {
+                reduce::<M, T, SUM, PRE, IN_FLIGHT, N, OUTPUTS>(share, places, scalar)
+            }
+            (CombineKind::Sum, false, true) => {
+                reduce::<M, T, SUM, POST, IN_FLIGHT, N, OUTPUTS>(share, places, divisor)
+            }
+            (CombineKind::Prod, ..) => reduce::<M, T, PROD, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
+            (CombineKind::Max, ..) => reduce::<M, T, MAX, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
+            (CombineKind::Min, ..) => reduce::<M, T, MIN, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
         }
     }
 }
@@ -219,29 +241,39 @@ unsafe fn combine_with<M: KernelMachine, T: Element, const PRE: u8, const IN_FLI
 /// # Safety
 /// 1. As [`combine`].
 #[inline(never)]
-unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8, const IN_FLIGHT: usize>(
+unsafe fn reduce<
+    M: KernelMachine,
+    T: Element,
+    const KIND: u8,
+    const EXTRA: u8,
+    const IN_FLIGHT: usize,
+    const N: usize,
+    const OUTPUTS: usize,
+>(
     share: Share,
-    places: Places<2>,
+    places: Places<N, OUTPUTS>,
     by: u64,
 ) {
-    let word = arith::reduction::<M, T, KIND, EXTRA>(by);
-    let element = |[a, b]: [T; 2]| T::from_low_bits(word(a.to_low_bits(), b.to_low_bits()));
+    let word = arith::reduction::<M, T, KIND, EXTRA, N>(by);
+    let element = arith::of_elements::<T, N>(word);
     let done = whole_packs(places.len_bytes);
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 2, IN_FLIGHT>(share, places, |[a, b]| [word(a[0], b[0]), word(a[1], b[1])]);
-            units::<M, T, 2, 1>(share, places, done, element);
+            packs::<M, N, OUTPUTS, IN_FLIGHT>(share, places, arith::of_packs(word));
+            units::<M, T, N, OUTPUTS, 1>(share, places, done, element);
         } else if size_of::<T>() <= UNIT_BYTES
             && places.is_aligned(UNIT_BYTES)
             && places.len_bytes.is_multiple_of(UNIT_BYTES)
         {
-            let unit = |[a, b]: [u32; 2]| word(u64::from(a), u64::from(b)) as u32;
-            units::<M, u32, 2, 16>(share, places, 0, unit);
+            let unit = |units: [u32; N]| word(units.map(u64::from)) as u32;
+            units::<M, u32, N, OUTPUTS, 16>(share, places, 0, unit);
+        } else if size_of::<T>() == 2 && N == 2 {
+            units::<M, T, N, OUTPUTS, 16>(share, places, 0, element);
         } else if size_of::<T>() == 2 {
-            units::<M, T, 2, 16>(share, places, 0, element);
+            units::<M, T, N, OUTPUTS, 8>(share, places, 0, element);
         } else {
-            units::<M, T, 2, 4>(share, places, 0, element);
+            units::<M, T, N, OUTPUTS, 4>(share, places, 0, element);
         }
     }
 }

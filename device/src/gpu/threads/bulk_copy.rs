@@ -311,7 +311,7 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(sweep: Sweep,
 /// 1. As [`each_pack`].
 #[inline(never)]
 unsafe fn reduce<M: KernelMachine, T: Element, const KIND: u8, const EXTRA: u8>(sweep: Sweep, by: u64) {
-    let word = arith::reduction::<M, T, KIND, EXTRA>(by);
+    let word = arith::reduction::<M, T, KIND, EXTRA, 2>(by);
     // SAFETY: obligation 1.
-    unsafe { each_pack::<M::Engine>(sweep, |[a, b], [c, d]| [word(a, c), word(b, d)]) };
+    unsafe { each_pack::<M::Engine>(sweep, |[a, b], [c, d]| [word([a, c]), word([b, d])]) };
 }

@@ -9,7 +9,7 @@
 //! (docs/measurements/2026-11-23-few-blocks.md): what counts is bytes in flight. But a loop that is called must not need so many registers
 //! that it has to save its caller's, for each slice.
 
-use crate::gpu::{KernelMachine, Pack};
+use crate::gpu::{Among, KernelMachine, Pack};
 use core::ops::Range;
 
 const PACK_BYTES: usize = 16;
@@ -40,28 +40,44 @@ pub struct Share {
     pub threads: u32,
 }
 
-/// What a loop reads and writes: addresses, aligned to elements. The second output may be 0, for none.
+impl Share {
+    /// Of a loop that several blocks have together: their first warps, then their second ones. So they go through memory side by side. With an
+    /// equal stretch for each, reductions took an eighth longer (docs/measurements/2026-11-28-four-ranks.md).
+    #[inline(always)]
+    pub fn among<M: KernelMachine>(self, Among { index, count }: Among) -> Share {
+        let (warp, lane) = (self.thread / M::WARP_THREADS, self.thread % M::WARP_THREADS);
+        Share { thread: (warp * count + index) * M::WARP_THREADS + lane, threads: self.threads * count }
+    }
+}
+
+/// What a loop reads and writes: addresses, aligned to elements. Outputs behind the first may be 0, for none.
 #[derive(Clone, Copy)]
-pub struct Places<const N: usize> {
+pub struct Places<const N: usize, const OUTPUTS: usize = 2> {
     pub operands: [usize; N],
-    pub outputs: [usize; 2],
+    pub outputs: [usize; OUTPUTS],
     pub len_bytes: usize,
 }
 
-impl<const N: usize> Places<N> {
+impl<const N: usize, const OUTPUTS: usize> Places<N, OUTPUTS> {
+    #[inline(always)]
+    pub fn of(operands: [*const u8; N], outputs: [*mut u8; OUTPUTS], len_bytes: usize) -> Self {
+        Places { operands: operands.map(|at| at.addr()), outputs: outputs.map(|at| at.addr()), len_bytes }
+    }
+
+    /// For each output that there is: which.
+    #[inline(always)]
+    fn each_output(&self, mut f: impl FnMut(usize)) {
+        for n in 0..OUTPUTS {
+            if n == 0 || self.outputs[n] != 0 {
+                f(n);
+            }
+        }
+    }
+
     /// Whether all of it begins at multiples of so many bytes.
     #[inline(always)]
     pub fn is_aligned(&self, to: usize) -> bool {
         self.operands.iter().chain(&self.outputs).fold(0, |all, address| all | address).is_multiple_of(to)
-    }
-}
-
-impl Places<2> {
-    /// Of two operands. The second output may be null.
-    #[inline(always)]
-    pub fn of_two(operands: [*const u8; 2], outputs: [*mut u8; 2], len_bytes: usize) -> Places<2> {
-        let (operands, outputs) = (operands.map(|at| at.addr()), outputs.map(|at| at.addr()));
-        Places { operands, outputs, len_bytes }
     }
 }
 
@@ -94,9 +110,9 @@ fn bytes_left(at: usize, end: usize) -> u32 {
 /// 2. All addresses are aligned to packs.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
-pub unsafe fn packs<M: KernelMachine, const N: usize, const COUNT: usize>(
+pub unsafe fn packs<M: KernelMachine, const N: usize, const OUTPUTS: usize, const COUNT: usize>(
     share: Share,
-    places: Places<N>,
+    places: Places<N, OUTPUTS>,
     pack: impl Fn([Pack; N]) -> Pack,
 ) {
     let row = M::WARP_THREADS as usize * PACK_BYTES;
@@ -117,11 +133,7 @@ pub unsafe fn packs<M: KernelMachine, const N: usize, const COUNT: usize>(
             if ((i * row) as u32) < left {
                 let value = pack(loaded[i]);
                 // SAFETY: as above.
-                unsafe { M::store_pack(places.outputs[0] + at + i * row, value) };
-                if places.outputs[1] != 0 {
-                    // SAFETY: as above.
-                    unsafe { M::store_pack(places.outputs[1] + at + i * row, value) };
-                }
+                places.each_output(|n| unsafe { M::store_pack(places.outputs[n] + at + i * row, value) });
             }
         });
         at += turn;
@@ -186,9 +198,15 @@ fn joined([[a, b], [c, d]]: [Pack; 2], shift: usize) -> Pack {
 /// 2. All addresses are aligned to units, and the length is a whole number of them.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
-pub unsafe fn units<M: KernelMachine, T: Copy, const N: usize, const IN_FLIGHT: usize>(
+pub unsafe fn units<
+    M: KernelMachine,
+    T: Copy,
+    const N: usize,
+    const OUTPUTS: usize,
+    const IN_FLIGHT: usize,
+>(
     share: Share,
-    places: Places<N>,
+    places: Places<N, OUTPUTS>,
     start: usize,
     f: impl Fn([T; N]) -> T,
 ) {
@@ -217,11 +235,7 @@ pub unsafe fn units<M: KernelMachine, T: Copy, const N: usize, const IN_FLIGHT: 
             if (ahead as u32) < left {
                 let value = f(loaded[i]);
                 // SAFETY: as above.
-                unsafe { ((to[0] + ahead) as *mut T).write(value) };
-                if places.outputs[1] != 0 {
-                    // SAFETY: as above.
-                    unsafe { ((to[1] + ahead) as *mut T).write(value) };
-                }
+                places.each_output(|n| unsafe { ((to[n] + ahead) as *mut T).write(value) });
             }
         });
         at += turn;

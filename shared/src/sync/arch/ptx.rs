@@ -80,20 +80,23 @@ access!(AtomicU64, u64, reg64, "u64");
 
 /// Two words with one instruction; each half is whole.
 #[inline(always)]
-pub(in crate::sync) fn load_pair<S: Scope>(at: *const [u64; 2]) -> [u64; 2] {
+pub(in crate::sync) fn load_pair<S: Scope>(at: *const [u64; 2], order: Ordering) -> [u64; 2] {
     let (low, high): (u64, u64);
     macro_rules! ld {
-        ($scope:literal) => {
+        ($how:literal) => {
             // SAFETY: the caller's pair is live and 16-byte aligned.
             unsafe {
-                asm!(concat!("ld.relaxed.", $scope, ".global.v2.u64 {{{0}, {1}}}, [{2}];"), out(reg64) low, out(reg64) high, in(reg64) at, options(nostack))
+                asm!(concat!("ld.", $how, ".global.v2.u64 {{{0}, {1}}}, [{2}];"), out(reg64) low, out(reg64) high, in(reg64) at, options(nostack))
             }
         };
     }
-    match S::LEVEL {
-        Level::Block => ld!("cta"),
-        Level::Gpu => ld!("gpu"),
-        Level::Sys => ld!("sys"),
+    match (order, S::LEVEL) {
+        (Ordering::Relaxed, Level::Block) => ld!("relaxed.cta"),
+        (Ordering::Relaxed, Level::Gpu) => ld!("relaxed.gpu"),
+        (Ordering::Relaxed, Level::Sys) => ld!("relaxed.sys"),
+        (_, Level::Block) => ld!("acquire.cta"),
+        (_, Level::Gpu) => ld!("acquire.gpu"),
+        (_, Level::Sys) => ld!("acquire.sys"),
     }
     [low, high]
 }
@@ -133,4 +136,20 @@ pub fn fence_acquire() {
 pub fn fence_release() {
     // SAFETY: a fence accesses no memory of its own.
     unsafe { asm!("fence.acq_rel.sys;", options(nostack)) }
+}
+
+/// Orders what the kernels before this one on its stream did ahead of later relaxed stores. Their end has done so: nothing is left but to
+/// keep the compiler from moving accesses.
+#[inline(always)]
+pub fn fence_release_kernels() {
+    // SAFETY: no instruction.
+    unsafe { asm!("", options(nostack)) }
+}
+
+/// Orders loads whose values this thread, or others before a barrier of the block, have used ahead of later relaxed stores: they are
+/// over. Nothing is left but to keep the compiler from moving accesses.
+#[inline(always)]
+pub fn fence_release_loads() {
+    // SAFETY: no instruction.
+    unsafe { asm!("", options(nostack)) }
 }
