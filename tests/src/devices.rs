@@ -152,8 +152,8 @@ impl DeviceWorld {
         DeviceWorld { settings, ranks: ranks.unwrap_or_else(|error| panic!("{error}")) }
     }
 
-    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. Of cases whose
-    /// buffers are unaligned, each rank's in its own way, those are that no other rank touches.
+    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. In cases
+    /// with unaligned buffers only those are unaligned that no other rank touches.
     ///
     /// # Panics
     /// If that fails.

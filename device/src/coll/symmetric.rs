@@ -1,7 +1,7 @@
 //! Collectives on buffers that all ranks reach: nothing is staged.
 
 use crate::conn::Conns;
-use crate::gpu::{Among, BulkCopy, How, Stop, Tile, Together, Words};
+use crate::gpu::{Among, AmongBlocks, BulkCopy, How, Stop, Tile, Words};
 use crate::prims::{Operands, Pre, end_tiles, first_meeting, meeting, move_tile};
 use core::array::from_fn;
 use oxccl_shared::abi::{Func, Rank, RankBuffers, SlotHeader};
@@ -95,7 +95,7 @@ pub enum OwnPart {
 /// 1. As [`run`]'s first.
 /// 2. If the function reduces, threads [can](can_reduce_by_threads) among so many ranks.
 #[inline(always)]
-pub unsafe fn run_by_threads<B: Words + Together>(
+pub unsafe fn run_by_threads<B: Words + AmongBlocks>(
     block: &B,
     conns: Conns<'_>,
     buffers: &Buffers,
@@ -131,7 +131,7 @@ pub unsafe fn run_by_threads<B: Words + Together>(
 
 /// Whether threads of such a block reduce the inputs of so many ranks.
 #[inline(always)]
-pub fn can_reduce_by_threads<B: Together>(nranks: u32) -> bool {
+pub fn can_reduce_by_threads<B: AmongBlocks>(nranks: u32) -> bool {
     (2..=B::INPUTS_MAX).contains(&nranks)
 }
 
@@ -140,7 +140,7 @@ pub fn can_reduce_by_threads<B: Together>(nranks: u32) -> bool {
 /// # Safety
 /// 1. As [`run_by_threads`], between its meetings; there are so many ranks.
 #[inline(always)]
-unsafe fn reduce<B: Together, const N: usize>(
+unsafe fn reduce<B: AmongBlocks, const N: usize>(
     block: &B,
     among: Among,
     buffers: &Buffers,
@@ -170,7 +170,7 @@ unsafe fn reduce<B: Together, const N: usize>(
 /// # Safety
 /// 1. This rank's buffers are as long as the function says, and readable and writable by this block.
 #[inline(always)]
-pub unsafe fn copy_own<B: Together>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
+pub unsafe fn copy_own<B: AmongBlocks>(block: &B, buffers: &Buffers, share: Share, elem_bytes: usize) {
     // SAFETY: obligation 1.
     unsafe {
         let among = Among { index: share.channel, count: share.nchannels };
@@ -184,7 +184,7 @@ pub unsafe fn copy_own<B: Together>(block: &B, buffers: &Buffers, share: Share, 
 /// # Safety
 /// 1. As [`run_by_threads`], between its meetings, of the buffers of the ranks that these concern.
 #[inline(always)]
-unsafe fn copy<B: Together>(
+unsafe fn copy<B: AmongBlocks>(
     block: &B,
     among: Among,
     buffers: &Buffers,
@@ -213,7 +213,7 @@ unsafe fn copy<B: Together>(
 /// # Safety
 /// 1. As [`copy`]: the piece lies in this rank's input at `src_at`, and at `dst_at` in those outputs.
 #[inline(always)]
-unsafe fn copy_piece<B: Together>(
+unsafe fn copy_piece<B: AmongBlocks>(
     block: &B,
     among: Among,
     buffers: &Buffers,

@@ -197,7 +197,7 @@ pub struct Among {
 }
 
 /// A block of a kernel that copies, or reduces the inputs of a few ranks, and does little else: it has as many bytes in flight as help.
-pub trait Together: Block {
+pub trait AmongBlocks: Block {
     /// The most inputs that it reduces: 2 to 4.
     const INPUTS_MAX: u32;
 

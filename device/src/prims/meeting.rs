@@ -1,5 +1,5 @@
 //! A meeting of a block with the blocks of the same channel on all peers: nobody returns before all have come. What a rank did before
-//! it is seen by the others after it.
+//! it is before what the others do after it, as far as the rank's fence says so.
 //!
 //! A meeting is a message without payload to each peer by LL: one line, whose header says the operation and its length. The line goes out without
 //! order, so a fence stands before it. It comes in by loads that acquire: a fence in their place would also wait until the lines that we have
@@ -62,8 +62,8 @@ fn meeting_while<B: Words, R>(
     Ok(computed)
 }
 
-/// For each of a thread's connections, after what comes first if there are any. Every thread of a GPU has one at most, so that all lines
-/// are in flight at once.
+/// Calls `first` if this thread has a connection, then `each` for each one. A thread of a GPU has one at most, so that all lines are in flight
+/// at once.
 #[inline(always)]
 fn each_of_mine<B: Words, C>(
     block: &B,

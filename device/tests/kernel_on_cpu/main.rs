@@ -6,7 +6,7 @@ mod short;
 
 use machine::{BlockState, SharedMemory, Thread};
 use oxccl_device::gpu::threads::GpuBlock;
-use oxccl_device::gpu::{Among, Block as _, How, SHARED_BYTES, Together as _};
+use oxccl_device::gpu::{Among, AmongBlocks as _, Block as _, How, SHARED_BYTES};
 use oxccl_device::kernel::run;
 use oxccl_device::prims::{Ll, Simple};
 use oxccl_shared::abi::{
@@ -191,15 +191,17 @@ enum Does {
     Copies,
     /// By shifted packs where it must.
     Shifts,
+    /// Of several blocks together.
+    CopiesAmong,
     Combines,
-    /// So many inputs.
+    /// So many inputs, of several blocks together.
     Reduces(usize),
 }
 
 impl Does {
     fn operands(self) -> usize {
         match self {
-            Does::Copies | Does::Shifts => 1,
+            Does::Copies | Does::Shifts | Does::CopiesAmong => 1,
             Does::Combines => 2,
             Does::Reduces(inputs) => inputs,
         }
@@ -218,7 +220,7 @@ struct Bulk {
     /// Of these.
     noutputs: usize,
     does: Does,
-    /// That have a reduction together.
+    /// That have it together.
     blocks: u32,
     /// What a sum multiplies the operands by to which the pre-operation applies.
     factor: Option<u8>,
@@ -312,6 +314,11 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
                             let block = GpuBlock::<_, u8, false, true>::moving(machine(), launch);
                             block.map_bulk(to, to2, a, len, how);
                         }
+                        Does::CopiesAmong => (0..bulk.blocks).for_each(|index| {
+                            let among = Among { index, count: bulk.blocks };
+                            GpuBlock::<_, u8, false>::moving(machine(), launch)
+                                .copy_among(among, to, to2, a, len);
+                        }),
                         Does::Combines => {
                             reducing().combine_bulk(to, to2, a, b, len, how);
                         }
@@ -344,7 +351,7 @@ proptest! {
         outputs in any::<[u8; PLACES]>(),
         noutputs in 1..=PLACES,
         unit in prop::sample::select(&[1u8, 4, 16][..]),
-        does in prop_oneof![Just(Does::Copies), Just(Does::Shifts), Just(Does::Combines), (2..=PLACES).prop_map(Does::Reduces)],
+        does in prop_oneof![Just(Does::Copies), Just(Does::Shifts), Just(Does::CopiesAmong), Just(Does::Combines), (2..=PLACES).prop_map(Does::Reduces)],
         blocks in 1u32..4,
         factor: Option<u8>,
         in_place in proptest::option::of(0..PLACES),

@@ -3,7 +3,7 @@
 use super::arith::Arith;
 use super::barrier::{Barrier, Meeting};
 use oxccl_device::gpu::{
-    Among, Block, BulkCopy, How, Lines, Pipe, STORES_READING, STORES_RECENT, Stage, Stop, Tile, Together,
+    Among, AmongBlocks, Block, BulkCopy, How, Lines, Pipe, STORES_READING, STORES_RECENT, Stage, Stop, Tile,
     Wait, Words, is_onto_itself,
 };
 use oxccl_shared::abi::SlotHeader;
@@ -401,7 +401,7 @@ impl<const LINE: usize> Block for ThreadBlock<'_, LINE> {
     }
 }
 
-impl<const LINE: usize> Together for ThreadBlock<'_, LINE> {
+impl<const LINE: usize> AmongBlocks for ThreadBlock<'_, LINE> {
     const INPUTS_MAX: u32 = 4;
 
     unsafe fn copy_among(&self, among: Among, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize) {

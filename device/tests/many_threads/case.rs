@@ -9,7 +9,7 @@ use oxccl_device::coll::{
     self, AtOnce, CollWork, Endpoints, HostEnds, MeshEnds, RingEnds, TreeEnds, oneshot, symmetric, twoshot,
 };
 use oxccl_device::conn::Conns;
-use oxccl_device::gpu::{BulkCopy, Lines, Stop, Together};
+use oxccl_device::gpu::{AmongBlocks, BulkCopy, Lines, Stop};
 use oxccl_device::prims::{Ll, Ll128, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RankBuffers, RedOp, SlotHeader};
 use oxccl_shared::algo::symmetric::Share;
@@ -406,7 +406,7 @@ macro_rules! by_peers {
 impl Side {
     /// # Safety
     /// 1. The buffers are live, and `conns` are all of the rank's connections, in rank order.
-    unsafe fn run<B: Lines + BulkCopy + Together>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
+    unsafe fn run<B: Lines + BulkCopy + AmongBlocks>(&self, block: &B, conns: Conns<'_>) -> Result<(), Stop> {
         match self.way {
             // SAFETY: obligation 1.
             Way::OneHop => unsafe { by_peers!(oneshot::run::<Ll<1>>(block, conns, &self.work)) },
@@ -451,7 +451,7 @@ impl Side {
 
     /// # Safety
     /// 1. As [`Self::run`], and the buffers of all ranks are live.
-    unsafe fn symmetric<B: Lines + BulkCopy + Together>(
+    unsafe fn symmetric<B: Lines + BulkCopy + AmongBlocks>(
         &self,
         block: &B,
         conns: Conns<'_>,

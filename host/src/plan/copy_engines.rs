@@ -24,7 +24,8 @@ pub enum CtaPolicy {
     /// What is fastest.
     #[default]
     Default,
-    /// Few. The number of blocks is chosen as by default so far.
+    /// Few: symmetric kernels have 8 to 12, and carry reductions of few ranks in symmetric windows at any length. Others are chosen as by
+    /// default.
     Efficiency,
     /// None where that is possible: copy engines, whatever the size.
     Zero,

@@ -280,7 +280,8 @@ impl Tuning {
             WindowRow::from(Func::AllToAll, 8, 256 << 20),
             WindowRow::from(Func::Broadcast, 2, 64 << 20),
         ],
-        // docs/measurements/2026-11-28-four-ranks.md. Long reductions of three ranks and four are faster along rings, with more blocks.
+        // docs/measurements/2026-11-28-four-ranks.md. Long reductions of three ranks and four are faster along rings, with more blocks. Not
+        // measured: three ranks but for all-reduces, and more than four.
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 4 << 20),
             WindowRow::from(Func::AllReduce, 3, 2 << 20).below(32 << 20),

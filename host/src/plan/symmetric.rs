@@ -59,18 +59,23 @@ const REDUCING_THREADS: u32 = 320;
 const COPYING_THREADS: u32 = 512;
 /// Copies of shorter buffers go by the threads (docs/measurements/2026-11-27-copies.md).
 const COPYING_MAX_BYTES: u64 = 256 << 20;
-/// The most blocks by which threads reduce. Between two ranks, reduce-scatters carry 273 GB/s of 1 GiB with 8 and 328 with 12. Among more these
-/// are within 4 % of 24 (docs/measurements/2026-11-28-four-ranks.md).
+/// The most blocks by which threads reduce. Between two ranks, reduce-scatters carry 273 GB/s of 1 GiB with 8 and 328 with 12. Among more the
+/// default is within 4 % of 24 from 8 MiB on (docs/measurements/2026-11-28-four-ranks.md).
 fn reducing_blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
     match (func, nranks) {
+        (Func::ReduceScatter, 3..) if policy != CtaPolicy::Default => 12,
         _ if policy != CtaPolicy::Default => 8,
         (Func::AllReduce, 2) => 8,
         (_, 2) | (Func::AllReduce, 3) => 12,
         _ => 16,
     }
 }
-/// With so many blocks at most three ranks and four reduce by their threads at least as fast as rings do.
-const FEW_BLOCKS: u32 = 16;
+/// With so many blocks at most more ranks than two reduce by their threads faster than along rings, however long.
+fn few_reducing_blocks(func: Func) -> u32 {
+    if func == Func::ReduceScatter { 16 } else { 12 }
+}
+/// All-reduces by tiles always have so many blocks; rings with as many are slower.
+const FEW_TILED_BLOCKS: u32 = 8;
 /// Two ranks' all-reduces of so many bytes go by tiles.
 const PAIR_TILES_MIN_BYTES: u64 = 64 << 20;
 /// Shorter reductions by tiles are slower than kernels with slots.
@@ -193,15 +198,17 @@ impl Facts {
         let is_like_measured = self.machine.ring.intra <= PathKind::Nvb && self.machine.nhosts == 1;
         let bytes = call.buffer_bytes(self.nranks);
         let Some(row) = WindowRow::of(self.tuning.symmetric, call.func, self.nranks) else { return false };
-        let has_few =
-            self.cta_policy != CtaPolicy::Default || self.limits.max.is_some_and(|most| most <= FEW_BLOCKS);
-        let is_best = row.holds(bytes) || has_few && bytes >= row.min_bytes;
+        let has_at_most =
+            |few| self.cta_policy == CtaPolicy::Efficiency || self.limits.max.is_some_and(|most| most <= few);
+        let is_faster =
+            row.holds(bytes) || bytes >= row.min_bytes && has_at_most(few_reducing_blocks(call.func));
         let by_tiles = call.func.is_reduction() && !self.reduces_by_threads(call);
         // Rings of more ranks than two are faster than tiles, but not with as few blocks. A reduce-scatter's output, of which the other ranks
         // know nothing, may lie where tiles cannot be stored.
-        let may_have_tiles = self.nranks == 2 || has_few && call.func == Func::AllReduce;
-        let is_best_by_tiles = bytes >= TILES_MIN_BYTES && may_have_tiles;
-        is_like_measured && is_best && (!by_tiles || is_best_by_tiles)
+        let may_have_tiles =
+            self.nranks == 2 || call.func == Func::AllReduce && has_at_most(FEW_TILED_BLOCKS);
+        let tiles_are_faster = bytes >= TILES_MIN_BYTES && may_have_tiles;
+        is_like_measured && is_faster && (!by_tiles || tiles_are_faster)
     }
 
     /// The plan of a call that [takes](Self::takes_symmetric) a symmetric kernel, with its buffers at these addresses, which `place` finds in
@@ -248,8 +255,8 @@ impl Facts {
         self.nranks <= REDUCED_MAX && reduced_max(call.dtype) == REDUCED_MAX && !is_long
     }
 
-    /// By whom a call's elements are moved. Threads begin and end sooner, and reduce between two ranks with fewer blocks; tiles move long
-    /// buffers with the fewest.
+    /// By whom a call's elements are moved. Threads begin and end sooner, and reduce among few ranks with fewer blocks. Tiles copy long buffers
+    /// with the fewest, and reduce what threads do not.
     fn symmetric_team(&self, call: &Call) -> Team {
         let (func, nranks, policy) = (call.func, self.nranks, self.cta_policy);
         let is_short = call.buffer_bytes(nranks) < COPYING_MAX_BYTES;
@@ -504,10 +511,14 @@ mod tests {
         let of = |facts: &Facts, dtype| [4, 16, 64, 1024].map(|mib| takes(facts, dtype, mib));
         assert_eq!(of(&four, DataType::F32), [false, true, false, false]);
         assert_eq!(of(&limited(24), DataType::F32), [false, true, false, false]);
-        assert_eq!(of(&limited(16), DataType::F32), [false, true, true, true], "rings with 16 are slower");
+        assert_eq!(of(&limited(16), DataType::F32), [false, true, false, false]);
+        assert_eq!(of(&limited(12), DataType::F32), [false, true, true, true], "rings with 12 are slower");
+        let scatter = |facts: &Facts| facts.takes_symmetric(&call(Func::ReduceScatter, 64 << 20), None);
+        assert_eq!([scatter(&four), scatter(&limited(16)), scatter(&limited(24))], [false, true, false]);
         assert_eq!(of(&few, DataType::F32), [false, true, true, true]);
         assert_eq!(of(&four, DataType::U8), [false; 4], "tiles are slower than rings");
-        assert_eq!(of(&limited(8), DataType::U8), [false, true, true, true], "but not with 8 blocks");
+        assert_eq!(of(&limited(12), DataType::U8), [false; 4], "with 12 blocks too");
+        assert_eq!(of(&limited(8), DataType::U8), [false, true, true, true], "but not with 8");
         let scatter = Call { dtype: DataType::U8, ..call(Func::ReduceScatter, 16 << 20) };
         assert!(!limited(8).takes_symmetric(&scatter, None), "a rank's output may be misaligned");
     }

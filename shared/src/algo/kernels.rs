@@ -82,7 +82,7 @@ impl Kernel {
     }
 
     /// Whether it moves data by bulk copies, where the machine has an engine for them and the launch has tiles. Symmetric kernels that reduce
-    /// need both.
+    /// need both, but for few ranks.
     pub const fn has_tiles(&self) -> bool {
         match self {
             Kernel::Symmetric { .. } => true,
@@ -94,7 +94,8 @@ impl Kernel {
     }
 
     /// Whether the host may start it before the kernel in front of it has ended: it waits for that itself, where its generation has
-    /// programmatic dependent launch (sm_90). Those that meet all peers, whose time is latency.
+    /// programmatic dependent launch (sm_90). Those that meet all peers, whose time is latency. Not symmetric kernels: what the kernels before
+    /// them did is before their first meeting only because those have ended (`fence_release_kernels`).
     pub const fn starts_early(&self) -> bool {
         match self {
             Kernel::Messages { .. } | Kernel::Symmetric { .. } => false,

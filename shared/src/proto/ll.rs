@@ -91,7 +91,7 @@ impl LlLine {
         self.load(flag).map(SlotHeader::from_word)
     }
 
-    /// The same, before everything that follows: what its sender did before a fence that released it is seen.
+    /// The same, before everything that follows: what the sender did before its fence is visible.
     #[inline]
     pub fn load_header_acquire(&self, flag: u32) -> Option<SlotHeader> {
         Self::open(self.0.load_acquire(), flag).map(SlotHeader::from_word)

@@ -108,6 +108,28 @@ fn needs_gpu_symmetric_long() {
     world.leave_windows();
 }
 
+/// Two ranks' all-reduces from 64 MiB on have tiles again.
+#[test]
+#[ignore = "needs GPUs"]
+fn needs_gpu_symmetric_longer_than_threads_reduce() {
+    let _deadline = Deadline::start("needs_gpu_symmetric_longer_than_threads_reduce", LIMIT);
+    if has_too_few() {
+        return;
+    }
+    let mut world = world(2, Duration::from_secs(60));
+    let case = Case {
+        func: Func::AllReduce,
+        dtype: DataType::F32,
+        op: RedOp::Sum,
+        root: 0,
+        count: (16 << 20) + 1,
+        placement: Placement::InPlace,
+        seed: 7,
+    };
+    check(&mut world, case, Launch::Threads);
+    world.leave_windows();
+}
+
 /// An all-reduce of floats at this place of a rank's window.
 fn all_reduce(window: u64, offset: u64, count: usize) -> Untyped {
     let at = |offset: u64| std::ptr::without_provenance_mut::<u8>((window + offset) as usize);

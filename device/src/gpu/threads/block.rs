@@ -4,7 +4,8 @@ use super::sweep::{Places, Share};
 use super::tiles::Tiles;
 use super::{arith, bulk};
 use crate::gpu::{
-    Among, Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Together, Wait, Words, is_onto_itself,
+    Among, AmongBlocks, Awaited, Block, End, Fold, How, KernelMachine, Pipe, Stop, Wait, Words,
+    is_onto_itself,
 };
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -200,7 +201,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Block
     }
 }
 
-impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Together
+impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> AmongBlocks
     for GpuBlock<M, T, POSTER, SHIFTS>
 {
     const INPUTS_MAX: u32 = reduced_max(T::DTYPE);
@@ -212,7 +213,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Toget
         }
         // SAFETY: obligation 1 is the loop's.
         unsafe {
-            let share = self.share().among::<M>(among);
+            let share = self.share().among(among, M::WARP_THREADS);
             bulk::copy_far::<M>(share, dst, dst2, src, len_bytes);
         }
     }
@@ -229,7 +230,7 @@ impl<M: KernelMachine, T: Element, const POSTER: bool, const SHIFTS: bool> Toget
         let places = Places::of(inputs, outputs, len_bytes);
         // SAFETY: obligation 1 is the loop's.
         unsafe {
-            let share = self.share().among::<M>(among);
+            let share = self.share().among(among, M::WARP_THREADS);
             bulk::reduce_inputs::<M, T, N>(share, places, self.variant(how), &self.arg);
         }
     }

@@ -78,7 +78,7 @@ const PACKS_OF_3: usize = 5;
 const PACKS_OF_4: usize = 4;
 
 /// # Safety
-/// 1. As [`crate::gpu::Together::copy_among`].
+/// 1. As [`crate::gpu::AmongBlocks::copy_among`].
 #[inline(always)]
 pub unsafe fn copy_far<M: KernelMachine>(
     share: Share,
@@ -178,7 +178,7 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
 }
 
 /// # Safety
-/// 1. As [`crate::gpu::Together::reduce_among`]; addresses are aligned to elements.
+/// 1. As [`crate::gpu::AmongBlocks::reduce_among`]; addresses are aligned to elements.
 #[inline(always)]
 pub unsafe fn reduce_inputs<M: KernelMachine, T: Element, const N: usize>(
     share: Share,

@@ -44,9 +44,9 @@ impl Share {
     /// Of a loop that several blocks have together: their first warps, then their second ones. So they go through memory side by side. With an
     /// equal stretch for each, reductions took an eighth longer (docs/measurements/2026-11-28-four-ranks.md).
     #[inline(always)]
-    pub fn among<M: KernelMachine>(self, Among { index, count }: Among) -> Share {
-        let (warp, lane) = (self.thread / M::WARP_THREADS, self.thread % M::WARP_THREADS);
-        Share { thread: (warp * count + index) * M::WARP_THREADS + lane, threads: self.threads * count }
+    pub fn among(self, Among { index, count }: Among, warp_threads: u32) -> Share {
+        let (warp, lane) = (self.thread / warp_threads, self.thread % warp_threads);
+        Share { thread: (warp * count + index) * warp_threads + lane, threads: self.threads * count }
     }
 }
 
@@ -239,5 +239,28 @@ pub unsafe fn units<
             }
         });
         at += turn;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn blocks_that_share_a_loop_have_each_place_once_and_whole_warps() {
+        for (count, warps, warp_threads) in [(1, 15, 32), (3, 4, 32), (24, 15, 32), (5, 2, 64), (4, 3, 1)] {
+            let threads = warps * warp_threads;
+            let share = |index, thread| Share { thread, threads }.among(Among { index, count }, warp_threads);
+            let places: BTreeSet<u32> =
+                (0..count).flat_map(|index| (0..threads).map(move |t| share(index, t).thread)).collect();
+            assert!(places.iter().copied().eq(0..threads * count), "{count} blocks of {warps} warps");
+            for index in 0..count {
+                assert_eq!(share(index, 0).threads, threads * count);
+                let lanes = (0..warp_threads).map(|lane| share(index, lane).thread);
+                assert!(lanes.eq(index * warp_threads..(index + 1) * warp_threads), "side by side");
+            }
+        }
     }
 }

@@ -139,7 +139,7 @@ pub fn fence_release() {
 }
 
 /// Orders what the kernels before this one on its stream did ahead of later relaxed stores. Their end has done so: nothing is left but to
-/// keep the compiler from moving accesses.
+/// keep the compiler from moving accesses. Not for kernels that start early.
 #[inline(always)]
 pub fn fence_release_kernels() {
     // SAFETY: no instruction.
@@ -147,7 +147,7 @@ pub fn fence_release_kernels() {
 }
 
 /// Orders loads whose values this thread, or others before a barrier of the block, have used ahead of later relaxed stores: they are
-/// over. Nothing is left but to keep the compiler from moving accesses.
+/// over. Nothing is left but to keep the compiler from moving accesses. Earlier stores are not ordered.
 #[inline(always)]
 pub fn fence_release_loads() {
     // SAFETY: no instruction.
