@@ -50,8 +50,11 @@ pub(super) fn meet(
     if let Ok(Some((fault, ours))) = found {
         health.fail(fault, ours);
     }
-    // A fault says more than the meeting that it broke.
-    health.fault().map_or(Ok(()), |outstanding| Err(member.operation_error(outstanding)))?;
+    // A fault says more than the meeting that it broke; but that another rank's wait was in vain, the meeting says too, and in which call.
+    let has_timed_out = matches!(found, Err(BootstrapError::Timeout { .. }));
+    let says_more = |fault: &Fault| !(has_timed_out && matches!(fault, Fault::PeerTimeout { .. }));
+    let outstanding = health.fault().filter(|outstanding| says_more(&outstanding.fault));
+    outstanding.map_or(Ok(()), |outstanding| Err(member.operation_error(outstanding)))?;
     found?;
     Ok(())
 }
