@@ -3,7 +3,8 @@
 use crate::case::{Case, Part};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
-use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, Func, UniqueId, Window, device_group};
+use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, Window, device_group};
+use oxccl_shared::algo::symmetric::{FUNCS, touches};
 use std::path::PathBuf;
 
 /// How a case's calls come onto streams.
@@ -322,15 +323,6 @@ pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), 
     ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
 }
 
-/// Which buffers of a rank others touch where all lie in symmetric windows: what it sends, what it receives.
-fn others_touch(func: Func) -> [bool; 2] {
-    match func {
-        Func::AllGather | Func::AllToAll => [false, true],
-        Func::ReduceScatter => [true, false],
-        _ => [true, true],
-    }
-}
-
 impl DeviceRank {
     fn add<'env>(&'env self, group: &mut DeviceGroup<'env>, work: &[Task<'_>]) -> Result<(), Error> {
         work.iter().try_for_each(|Task { case, part, places }| {
@@ -358,7 +350,8 @@ impl DeviceRank {
         let mut free = self.memory.address();
         for Task { case, part, places } in work {
             let elem_bytes = case.dtype.size_bytes() as u64;
-            let [touches_send, touches_recv] = others_touch(case.func);
+            let [touches_send, touches_recv] =
+                if FUNCS.contains(&case.func) { touches(case.func) } else { [true; 2] };
             for (index, buffer) in part.buffers.iter_mut().enumerate() {
                 let start = buffer.start() as u64;
                 let is_part = |place: Option<(usize, usize)>| place.is_some_and(|(of, _)| of == index);

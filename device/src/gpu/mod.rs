@@ -207,8 +207,8 @@ pub trait AmongBlocks: Block {
     /// 1. As [`Block::map_bulk`], by all these blocks.
     unsafe fn copy_among(&self, among: Among, dst: *mut u8, dst2: *mut u8, src: *const u8, len_bytes: usize);
 
-    /// This block's part of a reduction of inputs, 2 to [`Self::INPUTS_MAX`], in their order. Each output that is not null gets the outcome; the first one
-    /// never is. `how.pre` applies to every input. An element is one thread's of one block.
+    /// This block's part of a reduction of inputs, 2 to [`Self::INPUTS_MAX`], in their order. Each output that is not null gets the outcome. The
+    /// first one is never null. `how.pre` applies to every input. Each element belongs to one thread of one block.
     ///
     /// # Safety
     /// 1. As [`Block::combine_bulk`], of each of the inputs and outputs, by all these blocks.

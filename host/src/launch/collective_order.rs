@@ -1,4 +1,4 @@
-//! What a proxy is told of a collective.
+//! The order by which a proxy carries out its part of a collective.
 
 use crate::plan::Plan;
 use crate::proxy::ProxyOrder;

@@ -11,7 +11,7 @@ use super::tuning::{Architecture, Forced};
 use crate::topology::PathKind;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::algo::kernels::Kernel;
-use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX, REDUCED_MAX, reduced_max};
+use oxccl_shared::algo::symmetric::{FUNCS, RANKS_MAX, REDUCED_MAX, reduced_max, touches};
 
 /// How a symmetric kernel carries out a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,15 +154,6 @@ fn blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
         (Func::ReduceScatter | Func::AllToAll, CtaPolicy::Default) if nranks > 2 => 24,
         (Func::ReduceScatter, _) | (_, CtaPolicy::Default) => 16,
         _ => 8,
-    }
-}
-
-/// Which buffers of a call others touch: what is sent, what is received.
-fn touches(func: Func) -> [bool; 2] {
-    match func {
-        Func::AllReduce => [true, true],
-        Func::ReduceScatter => [true, false],
-        _ => [false, true],
     }
 }
 

@@ -41,6 +41,15 @@ pub const fn reduced_max(dtype: DataType) -> u32 {
     }
 }
 
+/// Which buffers of a rank the others touch: what it sends, what it receives. Of one of [`FUNCS`].
+pub const fn touches(func: Func) -> [bool; 2] {
+    match func {
+        Func::AllReduce => [true, true],
+        Func::ReduceScatter => [true, false],
+        _ => [false, true],
+    }
+}
+
 /// Whose buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Whose {

@@ -142,14 +142,19 @@ pub fn fence_release() {
 /// keep the compiler from moving accesses. Not for kernels that start early.
 #[inline(always)]
 pub fn fence_release_kernels() {
-    // SAFETY: no instruction.
-    unsafe { asm!("", options(nostack)) }
+    keep_accesses_in_place();
 }
 
 /// Orders loads whose values this thread, or others before a barrier of the block, have used ahead of later relaxed stores: they are
 /// over. Nothing is left but to keep the compiler from moving accesses. Earlier stores are not ordered.
 #[inline(always)]
 pub fn fence_release_loads() {
+    keep_accesses_in_place();
+}
+
+/// The compiler moves no access over it; it is no instruction.
+#[inline(always)]
+fn keep_accesses_in_place() {
     // SAFETY: no instruction.
     unsafe { asm!("", options(nostack)) }
 }
