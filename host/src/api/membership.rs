@@ -190,8 +190,8 @@ impl Listener {
                 health.fail(Fault::PeerFinalized { rank, collectives }, None);
             }
             // The guilty one is to hear that the other gave up, which follows.
-            Notice::TimedOut { rank, waited } if rank != me => {
-                health.fail(Fault::Timeout { rank, waited }, None);
+            Notice::TimedOut { rank, limit } if rank != me => {
+                health.fail(Fault::Timeout { rank, limit }, None);
             }
             Notice::Stall(notice) => {
                 stalls.heard(rank, notice, &|notice| self.say(Notice::Stall(notice)));
@@ -299,9 +299,9 @@ mod tests {
     /// Ranks that had joined took the one that gave up for the guilty one.
     #[test]
     fn a_rank_that_waited_in_vain_is_not_at_fault() {
-        let waited = Duration::from_secs(2);
-        let waits = |ranks: &[u32]| Some((ranks.iter().map(|rank| Rank(*rank)).collect(), waited));
-        let peer_timeout = |more| Fault::PeerTimeout { rank: Rank(5), more, by: Rank(3), waited };
+        let limit = Duration::from_secs(2);
+        let waits = |ranks: &[u32]| Some((ranks.iter().map(|rank| Rank(*rank)).collect(), limit));
+        let peer_timeout = |more| Fault::PeerTimeout { rank: Rank(5), more, by: Rank(3), limit };
         assert_eq!(fault_of("for rank 5", waits(&[5])), peer_timeout(0));
         assert_eq!(fault_of("for ranks 5 and 6", waits(&[5, 6])), peer_timeout(1));
         let aborted = Fault::PeerAborted { rank: Rank(3) };

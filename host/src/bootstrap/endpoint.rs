@@ -246,7 +246,7 @@ impl Bootstrap {
             Err(BootstrapError::Timeout {
                 what: "waiting for a neighbour in the ring or the tree",
                 ranks: state.ring.guilty(state.ring.awaited()),
-                waited: deadline.waited(),
+                limit: deadline.limit(),
             })
         })
     }
@@ -347,8 +347,8 @@ impl Bootstrap {
             });
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
-            let waited = deadline.waited();
-            Err(self.give_up(BootstrapError::Timeout { what: ALL_GATHER, ranks, waited }))
+            let limit = deadline.limit();
+            Err(self.give_up(BootstrapError::Timeout { what: ALL_GATHER, ranks, limit }))
         })
     }
 

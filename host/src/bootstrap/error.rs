@@ -205,14 +205,14 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} {}{}", missed(.waited), refused(.strangers))]
+    #[error("{ranks} of {nranks} {}{}", missed(.limit), refused(.strangers))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
         /// Number of expected ranks.
         nranks: u32,
-        /// The root's waiting time since the first rank registered; zero on a missing rank that comes when the others have given up.
-        waited: Duration,
+        /// How long the root waits for them, from the first rank that registered on; zero on a missing rank that comes when the others have given up.
+        limit: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
     },
@@ -381,14 +381,14 @@ pub enum BootstrapError {
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{what} took longer than {} s{}{}", secs(.waited), limited_by(.what), waiting_for(.ranks))]
+    #[error("{what} took longer than {} s{}{}", limit_secs(.limit), limited_by(.what), waiting_for(.ranks))]
     Timeout {
         /// The operation.
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
         ranks: RankList,
-        /// The time waited.
-        waited: Duration,
+        /// How long it may take.
+        limit: Duration,
     },
     /// A message exceeds the maximum size.
     #[error("{len_bytes} bytes are more than the bootstrap carries at once ({max_bytes})")]
@@ -518,8 +518,8 @@ impl BootstrapError {
     /// Without a wildcard: a new variant says here which ranks it names.
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
-            BootstrapError::MissingRanks { ranks, nranks: _, waited: _, strangers: _ }
-            | BootstrapError::Timeout { ranks, what: _, waited: _ } => {
+            BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _ }
+            | BootstrapError::Timeout { ranks, what: _, limit: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
             }
             BootstrapError::DuplicateRank { rank, first: _, second: _ }
@@ -633,14 +633,19 @@ fn refused(strangers: &Option<Box<Strangers>>) -> String {
     format!("; {came} with another secret and had to be refused, the last from {last} ({SAME_SECRET})")
 }
 
-fn missed(waited: &Duration) -> String {
-    match waited.is_zero() {
+fn missed(limit: &Duration) -> String {
+    match limit.is_zero() {
         true => "did not come in time: the others have given up".to_owned(),
-        false => format!("never came within {} s", secs(waited)),
+        false => format!("never came within {} s", limit_secs(limit)),
     }
 }
 
-/// Seconds for messages: whole if possible, else with one decimal.
+/// Seconds of a limit, as it was set; to the millisecond, since some are computed.
+pub(crate) fn limit_secs(limit: &Duration) -> f64 {
+    limit.as_millis() as f64 / 1e3
+}
+
+/// Seconds that were measured, for messages: whole if possible, else with one decimal.
 fn secs(duration: &Duration) -> String {
     if duration.subsec_millis() == 0 {
         duration.as_secs().to_string()
@@ -663,7 +668,7 @@ mod tests {
         let error = BootstrapError::MissingRanks {
             ranks: [2, 5, 7].map(Rank).into_iter().collect(),
             nranks: 8,
-            waited: Duration::from_secs(30),
+            limit: Duration::from_secs(30),
             strangers: None,
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
@@ -671,10 +676,16 @@ mod tests {
 
     #[test]
     fn only_what_is_known_is_said() {
-        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, waited: Duration::from_secs(3) };
+        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, limit: Duration::from_secs(3) };
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
+        let short = BootstrapError::Timeout {
+            what: "it",
+            ranks: RankList::default(),
+            limit: Duration::from_micros(50_001),
+        };
+        assert_eq!(short.to_string(), "it took longer than 0.05 s");
         let out_of_range = |rank, nranks| BootstrapError::RankOutOfRange { rank: Rank(rank), nranks };
         assert_eq!(out_of_range(5, 2).to_string(), "rank 5 is not below the number of ranks, 2");
         let many = out_of_range(0, NRANKS_MAX + 1).to_string();
@@ -688,16 +699,16 @@ mod tests {
     /// Of each variant that names ranks: members 1 and 2 of a child are ranks 5 and 7 of eight.
     #[test]
     fn a_childs_errors_name_ranks_by_their_numbers_in_the_parent() {
-        let (rank, waited, addr) = (Rank(2), Duration::from_secs(3), SocketAddr::from(([127, 0, 0, 1], 80)));
+        let (rank, limit, addr) = (Rank(2), Duration::from_secs(3), SocketAddr::from(([127, 0, 0, 1], 80)));
         let [first, second] = [1, 2].map(|process| Claimant { ip: addr.ip(), process });
         let (ranks, what) = (RankList::from_iter([Rank(1), rank]), "it");
         let why = NoDescriptor::of(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
         let all = [
             (
-                BootstrapError::MissingRanks { ranks, nranks: 3, waited, strangers: None },
+                BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None },
                 "ranks 5 and 7 of 8 never",
             ),
-            (BootstrapError::Timeout { what, ranks, waited }, "waiting for ranks 5 and 7"),
+            (BootstrapError::Timeout { what, ranks, limit }, "waiting for ranks 5 and 7"),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (
                 BootstrapError::WorldSizeMismatch {

@@ -83,7 +83,7 @@ pub(crate) fn reach_root(
         std::thread::sleep(deadline.left().map_or(Duration::ZERO, |left| pause.min(left)));
         pause = (pause * 2).min(RETRY_MAX);
     }
-    Err(BootstrapError::RootUnreachable { addr, waited: deadline.waited(), errno })
+    Err(BootstrapError::RootUnreachable { addr, waited: deadline.waited().min(deadline.limit()), errno })
 }
 
 /// The address for this rank's listener: the configured one, else the local address of the connection to the root,
@@ -184,7 +184,7 @@ pub(crate) fn register(
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
-            waited: deadline.waited(),
+            limit: deadline.limit(),
         },
         io::ErrorKind::InvalidData => {
             BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::Altered }
@@ -275,7 +275,7 @@ pub(crate) fn dial_peer(
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
-            waited: deadline.waited(),
+            limit: deadline.limit(),
         },
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {
             BootstrapError::io("connect to a peer", &error).of_rank(hello.from)

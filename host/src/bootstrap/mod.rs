@@ -66,6 +66,7 @@ pub use cancel::Cancel;
 pub use config::BootstrapConfig;
 pub(crate) use config::PEER_DEAD_AFTER;
 pub use endpoint::Bootstrap;
+pub(crate) use error::limit_secs;
 pub use error::{AuthFailure, BootstrapError, Claimant, Occupant, RANKS_NAMED_MAX, RankList, Strangers};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;

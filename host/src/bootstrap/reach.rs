@@ -175,7 +175,7 @@ impl Reach {
             Err(BootstrapError::Timeout {
                 what: "waiting for a peer to connect",
                 ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
-                waited: deadline.waited(),
+                limit: deadline.limit(),
             })
         })
     }
@@ -236,7 +236,7 @@ impl Reach {
             std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
                 what: "a message of the bootstrap",
                 ranks: RankList::from_iter([peer]),
-                waited: deadline.waited(),
+                limit: deadline.limit(),
             },
             std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },
             std::io::ErrorKind::Other => {

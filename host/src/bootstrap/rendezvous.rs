@@ -275,8 +275,8 @@ impl Rendezvous {
                 (Some(first_at), Some((nranks, ..))) => {
                     let ranks =
                         (0..nranks).map(Rank).filter(|rank| !self.entries.contains_key(rank)).collect();
-                    let (waited, strangers) = (now.duration_since(first_at), self.strangers);
-                    self.fail(now, Failure::Missing { ranks, nranks, waited, strangers });
+                    let (limit, strangers) = (until.duration_since(first_at), self.strangers);
+                    self.fail(now, Failure::Missing { ranks, nranks, limit, strangers });
                 }
                 _ => {
                     self.phase = Phase::Finished;
@@ -386,9 +386,9 @@ impl Rendezvous {
 impl From<Failure> for BootstrapError {
     fn from(failure: Failure) -> BootstrapError {
         match failure {
-            Failure::Missing { ranks, nranks, waited, strangers } => {
+            Failure::Missing { ranks, nranks, limit, strangers } => {
                 let strangers = strangers.map(Box::new);
-                BootstrapError::MissingRanks { ranks, nranks, waited, strangers }
+                BootstrapError::MissingRanks { ranks, nranks, limit, strangers }
             }
             Failure::Duplicate { rank, first, second } => {
                 BootstrapError::DuplicateRank { rank, first, second }

@@ -187,8 +187,8 @@ pub enum Failure {
         ranks: RankList,
         /// Number of ranks.
         nranks: u32,
-        /// The root's waiting time.
-        waited: Duration,
+        /// How long the root waits, from the first rank on.
+        limit: Duration,
         /// Who was refused meanwhile.
         strangers: Option<Strangers>,
     },
@@ -303,7 +303,7 @@ mod tests {
             Reply::Failed(Failure::Missing {
                 ranks: (u32::MAX - 20..u32::MAX).map(Rank).collect(),
                 nranks: u32::MAX,
-                waited: Duration::new(u64::MAX, 999_999_999),
+                limit: Duration::new(u64::MAX, 999_999_999),
                 strangers: Some(Strangers { count: u32::MAX, last: addr }),
             }),
             Reply::Failed(Failure::Duplicate { rank, first: claimant(addr), second: claimant(v4) }),

@@ -347,7 +347,7 @@ impl Ring {
             self.learn(MembershipEvent::Died { rank }, None);
         }
         let in_vain = match &error {
-            BootstrapError::Timeout { ranks, waited, .. } if !ranks.is_empty() => Some((*ranks, *waited)),
+            BootstrapError::Timeout { ranks, limit, .. } if !ranks.is_empty() => Some((*ranks, *limit)),
             _ => None,
         };
         self.say_aborted(&error.to_string(), in_vain);

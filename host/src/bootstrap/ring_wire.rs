@@ -44,7 +44,7 @@ pub enum MembershipEvent {
         rank: Rank,
         /// Its reason.
         reason: String,
-        /// If it gave up waiting: for which ranks, and after how long.
+        /// If it gave up waiting: for which ranks, and the limit that was over.
         in_vain: Option<(RankList, Duration)>,
     },
     /// A rank left.
@@ -78,8 +78,8 @@ impl MembershipEvent {
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
-            MembershipEvent::Aborted { in_vain: Some((ranks, waited)), .. } => {
-                BootstrapError::Timeout { what: ANOTHERS_WAIT, ranks: *ranks, waited: *waited }
+            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => {
+                BootstrapError::Timeout { what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
             }
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }

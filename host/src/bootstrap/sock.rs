@@ -34,6 +34,8 @@ const CANCEL_SEEN_AFTER: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub(crate) struct Deadline {
     since: Instant,
+    /// The longest wait, as it was set.
+    limit: Duration,
     at: Instant,
     cancel: Option<Cancel>,
     outlasts_abort: bool,
@@ -44,7 +46,7 @@ impl Deadline {
         let since = Instant::now();
         // A duration beyond the clock's range means "very long": use a year.
         let at = since.checked_add(duration).unwrap_or(since + Duration::from_secs(365 * 86_400));
-        Deadline { since, at, cancel: None, outlasts_abort: false }
+        Deadline { since, limit: duration, at, cancel: None, outlasts_abort: false }
     }
 
     /// The same, over as soon as `cancel` is called.
@@ -74,6 +76,11 @@ impl Deadline {
         self.since.elapsed()
     }
 
+    /// How long it allows: what an error says of it. The time that was measured at its end is longer by whatever else the machine did.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// The time left, or `None` when it is over.
     pub fn left(&self) -> Option<Duration> {
         if self.cancel.as_ref().is_some_and(Cancel::is_called) {
@@ -84,7 +91,11 @@ impl Deadline {
 
     /// The same start, but an end at `duration` from now if that is earlier.
     pub fn at_most(&self, duration: Duration) -> Deadline {
-        Deadline { at: self.at.min(Deadline::after(duration).at), ..self.clone() }
+        let earlier = Deadline::after(duration).at;
+        match earlier < self.at {
+            true => Deadline { at: earlier, limit: earlier - self.since, ..self.clone() },
+            false => self.clone(),
+        }
     }
 }
 

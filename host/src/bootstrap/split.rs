@@ -161,12 +161,12 @@ impl Bootstrap {
                 // All get this one, even if some have ended for it meanwhile.
                 (Some(ranks), ..) => {
                     // One that was stopped comes when the others have gone.
-                    let (nranks, waited) = (self.nranks(), since.elapsed());
+                    let nranks = self.nranks();
                     let is_named = ranks.named().contains(&self.rank());
                     let may_be_unnamed = ranks.total() as usize > ranks.named().len();
-                    let is_late = is_named || may_be_unnamed && waited < Duration::from_secs(1);
-                    let waited = if is_late { Duration::ZERO } else { waited };
-                    BootstrapError::MissingRanks { ranks, nranks, waited, strangers: None }
+                    let is_late = is_named || may_be_unnamed && since.elapsed() < Duration::from_secs(1);
+                    let limit = if is_late { Duration::ZERO } else { self.shared.config.timeout };
+                    BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None }
                 }
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {
@@ -299,8 +299,8 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { what, waited, .. } => {
-                BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), waited }
+            BootstrapError::Timeout { what, limit, .. } => {
+                BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), limit }
             }
             error => error,
         })?;
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, waited: Duration::ZERO };
+        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, limit: Duration::ZERO };
         let of_child = timeout(RankList::from_iter([Rank(2)]));
         assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
         assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");

@@ -77,9 +77,9 @@ impl Drive for CollLinks {
     }
 
     /// Every head has its reductions under way: nobody but the network can end them.
-    fn beyond(&mut self, on: Wait, waited: Duration) -> Option<LinkError> {
+    fn beyond(&mut self, on: Wait, limit: Duration) -> Option<LinkError> {
         let awaited = self.end.awaited().filter(|_| on.peer == self.next_head)?;
-        Some(LinkError::unreduced(&awaited, waited))
+        Some(LinkError::unreduced(&awaited, limit))
     }
 }
 

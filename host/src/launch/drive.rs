@@ -105,7 +105,7 @@ pub(crate) trait Drive: Send {
     fn failure(&mut self, on: Wait) -> Option<DriveFailure>;
 
     /// What a wait that has lasted too long waits for, if it is none of the ranks.
-    fn beyond(&mut self, _on: Wait, _waited: Duration) -> Option<LinkError> {
+    fn beyond(&mut self, _on: Wait, _limit: Duration) -> Option<LinkError> {
         None
     }
 

@@ -112,8 +112,8 @@ impl Drives {
 
     /// What a wait waits for beside ranks, once it has lasted too long.
     #[cold]
-    pub(crate) fn beyond(&self, on: Wait, waited: Duration) -> Option<LinkError> {
-        self.all().iter_mut().find_map(|drive| drive.beyond(on, waited))
+    pub(crate) fn beyond(&self, on: Wait, limit: Duration) -> Option<LinkError> {
+        self.all().iter_mut().find_map(|drive| drive.beyond(on, limit))
     }
 
     /// Whether slots to or from the rank may be those of a network.

@@ -1,7 +1,7 @@
 //! Why a communicator stopped, in words.
 
 use super::link_error::LinkError;
-use crate::bootstrap::RankList;
+use crate::bootstrap::{RankList, limit_secs};
 use crate::gpu::{CuResult, DeviceId};
 use crate::plan::CallRecord;
 use core::fmt;
@@ -70,8 +70,8 @@ pub enum Fault {
     Timeout {
         /// The peer.
         rank: Rank,
-        /// The time waited.
-        waited: Duration,
+        /// How long it may make none.
+        limit: Duration,
     },
     /// A rank did not come to where another waited for it outside of operations (while ranks join, or finalize), until that one gave up.
     PeerTimeout {
@@ -81,8 +81,8 @@ pub enum Fault {
         more: u32,
         /// Which one waited.
         by: Rank,
-        /// The time that it waited.
-        waited: Duration,
+        /// How long that one waits at most.
+        limit: Duration,
     },
     /// A peer made another call than this rank.
     Mismatch {
@@ -124,9 +124,9 @@ impl Fault {
     pub(crate) fn of_abort(me: Rank, by: Rank, in_vain: Option<(RankList, Duration)>) -> Fault {
         let others = in_vain.filter(|(ranks, _)| !ranks.named().contains(&me));
         let first =
-            others.and_then(|(ranks, waited)| Some((*ranks.named().first()?, ranks.total() - 1, waited)));
+            others.and_then(|(ranks, limit)| Some((*ranks.named().first()?, ranks.total() - 1, limit)));
         match first {
-            Some((rank, more, waited)) => Fault::PeerTimeout { rank, more, by, waited },
+            Some((rank, more, limit)) => Fault::PeerTimeout { rank, more, by, limit },
             None => Fault::PeerAborted { rank: by },
         }
     }
@@ -194,18 +194,18 @@ impl fmt::Display for Outstanding {
             Fault::MessagesDiffer { sender, receiver, sent, received, more, .. } => {
                 return self.write_messages(f, (sender, receiver), [sent, received], more);
             }
-            Fault::Timeout { rank, waited } => write!(
+            Fault::Timeout { rank, limit } => write!(
                 f,
-                "rank {rank} did not do its part within {:.1} s (raise OXCCL_TIMEOUT if it may take longer)",
-                waited.as_secs_f64()
+                "rank {rank} did not do its part within {} s (raise OXCCL_TIMEOUT if it may take longer)",
+                limit_secs(&limit)
             )?,
-            Fault::PeerTimeout { rank, more, by, waited } => {
+            Fault::PeerTimeout { rank, more, by, limit } => {
                 let others = and_more(more);
                 write!(
                     f,
-                    "rank {by} waited {:.1} s for rank {rank}{others} outside of operations (as when ranks join, or finalize), and gave \
+                    "rank {by} waited {} s for rank {rank}{others} outside of operations (as when ranks join, or finalize), and gave \
                      up: see whether rank {rank} still runs, or raise OXCCL_BOOTSTRAP_TIMEOUT if it may take longer",
-                    waited.as_secs_f64()
+                    limit_secs(&limit)
                 )?;
             }
             Fault::Mismatch { rank, theirs: Some(theirs) } => {
@@ -329,7 +329,7 @@ mod tests {
     fn a_wait_in_vain_is_the_fault_of_whom_it_was_for() {
         let of = |ranks: &[u32]| {
             let ranks = ranks.iter().map(|rank| Rank(*rank)).collect();
-            Fault::of_abort(Rank(0), Rank(3), Some((ranks, Duration::from_millis(2049))))
+            Fault::of_abort(Rank(0), Rank(3), Some((ranks, Duration::from_secs(2))))
         };
         let text = |fault| Outstanding { during: None, fault }.to_string();
         for (ranks, named) in [
@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(
                 text(fault),
                 format!(
-                    "rank 3 waited 2.0 s for {named} outside of operations (as when ranks join, or finalize), and gave up: see whether rank {} \
+                    "rank 3 waited 2 s for {named} outside of operations (as when ranks join, or finalize), and gave up: see whether rank {} \
                      still runs, or raise OXCCL_BOOTSTRAP_TIMEOUT if it may take longer",
                     ranks[0]
                 )

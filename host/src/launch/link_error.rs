@@ -1,5 +1,6 @@
 //! How a connection breaks, or cannot be made, and on whose side.
 
+use crate::bootstrap::limit_secs;
 use oxccl_shared::abi::Rank;
 use std::fmt;
 use std::time::Duration;
@@ -44,10 +45,10 @@ impl LinkError {
 
     /// Every head waits for what a network that reduces owes.
     #[cold]
-    pub(crate) fn unreduced(awaited: &str, waited: Duration) -> LinkError {
+    pub(crate) fn unreduced(awaited: &str, limit: Duration) -> LinkError {
         let reason = format!(
-            "{awaited} gave no result within {:.1} s, and every head waits for it (raise OXCCL_TIMEOUT if it may take longer)",
-            waited.as_secs_f64()
+            "{awaited} gave no result within {} s, and every head waits for it (raise OXCCL_TIMEOUT if it may take longer)",
+            limit_secs(&limit)
         );
         LinkError::Coll { reason: Box::leak(reason.into_boxed_str()) }
     }

@@ -19,8 +19,8 @@ pub enum Notice {
     TimedOut {
         /// The rank at fault.
         rank: Rank,
-        /// How long it waited.
-        waited: Duration,
+        /// How long it had for its part.
+        limit: Duration,
     },
     /// About an operation without progress.
     Stall(StallNotice),
@@ -85,8 +85,8 @@ mod tests {
             }),
             Notice::WaitsFor(None),
             Notice::WaitsFor(Some(Rank(3))),
-            Notice::TimedOut { rank: Rank(u32::MAX), waited: Duration::MAX },
-            Notice::TimedOut { rank: Rank(9), waited: Duration::from_millis(600_000) },
+            Notice::TimedOut { rank: Rank(u32::MAX), limit: Duration::MAX },
+            Notice::TimedOut { rank: Rank(9), limit: Duration::from_millis(600_000) },
             Notice::Stall(StallNotice::Over),
             Notice::Stall(StallNotice::Ask(longest_standing())),
             Notice::Stall(StallNotice::Found(longest_stall())),

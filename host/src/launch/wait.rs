@@ -72,7 +72,7 @@ fn tell(notify: &dyn Notify, outstanding: &Outstanding) {
             notify.notify(Notice::Missed { rank, collectives, during: outstanding.during });
         }
         // First the guilty one's name, so that the others do not take us for it.
-        Fault::Timeout { rank, waited } => notify.notify(Notice::TimedOut { rank, waited }),
+        Fault::Timeout { rank, limit } => notify.notify(Notice::TimedOut { rank, limit }),
         _ => {}
     }
     notify.gave_up(outstanding);
@@ -339,8 +339,9 @@ impl WaitContext {
         if circle == Circle::Others && !self.clock.is_over(waited.saturating_sub(LEFT_GRACE)) {
             return None;
         }
-        let beyond = if circle == Circle::Ours { self.drives.beyond(on, waited) } else { None };
-        let timeout = || Fault::Timeout { rank: waits.guilty(on.peer), waited };
+        let limit = self.clock.timeout();
+        let beyond = if circle == Circle::Ours { self.drives.beyond(on, limit) } else { None };
+        let timeout = || Fault::Timeout { rank: waits.guilty(on.peer), limit };
         Some(beyond.map_or_else(timeout, |error| Fault::Link { error }))
     }
 
@@ -563,10 +564,10 @@ mod tests {
         assert!(visit_for(&context, short, &mut polls).is_ok());
         std::thread::sleep(timeout + short);
         assert!(visit_for(&context, short, &mut polls).is_ok());
+        let woke = Instant::now();
         assert!(visit_for(&context, timeout * 50, &mut polls).is_err());
-        assert!(matches!(
-            context.health().fault().map(|o| o.fault),
-            Some(Fault::Timeout { rank: Rank(1), waited }) if waited > timeout
-        ));
+        assert!(woke.elapsed() > timeout / 2);
+        let fault = context.health().fault().map(|o| o.fault);
+        assert_eq!(fault, Some(Fault::Timeout { rank: Rank(1), limit: timeout }));
     }
 }

@@ -331,9 +331,9 @@ impl ProxyOwner for Owner {
         };
         let peer = error.place.peer;
         match &error.why {
-            EndFault::Timeout { waited } => verdict.overdue(peer, *waited, None),
-            EndFault::Unreduced { awaited, waited } => {
-                verdict.overdue(peer, *waited, Some(LinkError::unreduced(awaited, *waited)))
+            EndFault::Timeout { limit } => verdict.overdue(peer, *limit, None),
+            EndFault::Unreduced { awaited, limit } => {
+                verdict.overdue(peer, *limit, Some(LinkError::unreduced(awaited, *limit)))
             }
             why if why.is_mismatch() => verdict.mismatch(peer),
             EndFault::Net(_) | EndFault::Coll(_) => {

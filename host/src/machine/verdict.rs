@@ -23,9 +23,9 @@ impl Verdict<'_> {
         outstanding
     }
 
-    /// Handles a timeout of a wait for `peer`, which may itself have waited for another: every rank that times out
+    /// Handles a wait for `peer` beyond its `limit`. The peer may itself have waited for another: every rank that times out
     /// reports for which rank it waited. If they wait in a circle, it is for what is `beyond` them, if anything is.
-    pub fn overdue(&self, peer: Rank, waited: Duration, beyond: Option<LinkError>) -> Outstanding {
+    pub fn overdue(&self, peer: Rank, limit: Duration, beyond: Option<LinkError>) -> Outstanding {
         self.notify.notify(Notice::WaitsFor(Some(peer)));
         self.listen(REPLY_TIME);
         match (self.health.waits().circle(peer), beyond) {
@@ -34,7 +34,7 @@ impl Verdict<'_> {
             // Another rank, or another thread of this one, may know for what they wait.
             _ => self.listen(REPLY_TIME),
         }
-        self.fail(Fault::Timeout { rank: self.health.waits().guilty(peer), waited })
+        self.fail(Fault::Timeout { rank: self.health.waits().guilty(peer), limit })
     }
 
     /// Handles a mismatch with `peer`, which answers with its own call: that makes the better message.

@@ -260,8 +260,8 @@ impl Progress {
             }
             if waited > timeout {
                 let why = match &this.end {
-                    ProxyEnd::Coll(end) => EndFault::Unreduced { awaited: end.awaited(), waited },
-                    _ => EndFault::Timeout { waited },
+                    ProxyEnd::Coll(end) => EndFault::Unreduced { awaited: end.awaited(), limit: timeout },
+                    _ => EndFault::Timeout { limit: timeout },
                 };
                 let error = EndError { place: this.end.place(), outstanding, why };
                 this.is_active = false;

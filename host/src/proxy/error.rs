@@ -3,6 +3,7 @@
 use super::coll::CollFault;
 use super::counters::{Counters, SubOp};
 use super::op_header::OpHeader;
+use crate::bootstrap::limit_secs;
 use crate::net::NetError;
 use oxccl_shared::abi::{ChannelId, Rank, Step};
 use std::fmt;
@@ -90,21 +91,21 @@ pub enum EndFault {
         len_bytes: usize,
     },
     /// The other end made no progress for too long, though an operation had begun.
-    #[error("nothing came or left for {:.1} s", waited.as_secs_f64())]
+    #[error("nothing came or left for {} s", limit_secs(limit))]
     Timeout {
-        /// The time waited.
-        waited: Duration,
+        /// How long it may make none.
+        limit: Duration,
     },
     /// The network that reduces failed, or the heads run different operations.
     #[error("{0}")]
     Coll(CollFault),
     /// The network that reduces gave no result for too long.
-    #[error("{awaited} gave no result within {:.1} s", waited.as_secs_f64())]
+    #[error("{awaited} gave no result within {} s", limit_secs(limit))]
     Unreduced {
         /// What was waited for.
         awaited: String,
-        /// The time waited.
-        waited: Duration,
+        /// How long it may take.
+        limit: Duration,
     },
     /// The network says that it reaches all memory, and did not move a send that was under way.
     #[error(

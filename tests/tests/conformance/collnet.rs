@@ -463,7 +463,7 @@ fn a_network_that_is_silent_ends_within_the_timeout() {
     // No rank is blamed, where the network keeps all heads waiting.
     let names_it = |error: &Error| {
         let text = error.to_string();
-        text.contains("coll0 (head ") && text.contains("gave no result within 2.")
+        text.contains("coll0 (head ") && text.contains("gave no result within 2 s")
     };
     assert!(errors.iter().any(names_it), "{errors:?}");
     for (rank, error) in errors.iter().enumerate() {

@@ -145,8 +145,8 @@ fn place_in_error(fault: Fault, reason: &str) -> Option<&'static str> {
 
 #[test]
 fn an_error_has_the_reason_of_the_rank_that_gave_up() {
-    let (rank, by, waited) = (Rank(2), Rank(1), Duration::from_secs(2));
-    let missed = Fault::PeerTimeout { rank, more: 0, by, waited };
+    let (rank, by, limit) = (Rank(2), Rank(1), Duration::from_secs(2));
+    let missed = Fault::PeerTimeout { rank, more: 0, by, limit };
     assert_eq!(
         place_in_error(missed, "still waiting\nfor rank 2"),
         Some("process 72 of node8; rank 1 said: still waiting for rank 2")

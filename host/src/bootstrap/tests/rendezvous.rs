@@ -101,7 +101,7 @@ fn missing_ranks_are_named_to_those_who_came_and_to_late_comers() {
     assert_eq!(root.replies(), []);
     root.pass(Duration::from_millis(1));
     let ranks = [1, 3].map(Rank).into_iter().collect();
-    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, waited: TIMEOUT, strangers: None });
+    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, limit: TIMEOUT, strangers: None });
     assert_eq!(root.replies(), [(0, failed), (1, failed)]);
     root.pass(Duration::from_secs(1));
     root.register(2, 3, 4);
@@ -122,8 +122,8 @@ fn the_missing_are_named_when_the_least_patient_rank_gives_up() {
     assert_eq!(root.replies(), []);
     root.pass(Duration::from_millis(1));
     let ranks = [1, 3].map(Rank).into_iter().collect();
-    let waited = TIMEOUT / 10 + Duration::from_secs(1);
-    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, waited, strangers: None });
+    let limit = TIMEOUT / 10 + Duration::from_secs(1);
+    let failed = Reply::Failed(Failure::Missing { ranks, nranks: 4, limit, strangers: None });
     assert_eq!(root.replies(), [(0, failed), (1, failed)]);
 }
 

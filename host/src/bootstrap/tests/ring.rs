@@ -342,13 +342,13 @@ fn an_abort_reaches_everyone_with_its_reason_and_its_end_is_no_second_event() {
 #[test]
 fn for_whom_a_rank_waited_in_vain_reaches_everyone() {
     let mut world = World::new(5);
-    let (ranks, waited) = (RankList::from_iter([Rank(4)]), Duration::from_secs(2));
-    let timeout = |what| BootstrapError::Timeout { what, ranks, waited };
+    let (ranks, limit) = (RankList::from_iter([Rank(4)]), Duration::from_secs(2));
+    let timeout = |what| BootstrapError::Timeout { what, ranks, limit };
     world.ring(2).give_up(timeout("it"));
     world.settle(1);
     for rank in [0, 1, 3, 4] {
         let reason = timeout("it").to_string();
-        let want = PeerEvent::PeerAborted { rank: Rank(2), reason, in_vain: Some((ranks, waited)) };
+        let want = PeerEvent::PeerAborted { rank: Rank(2), reason, in_vain: Some((ranks, limit)) };
         assert_eq!(world.events(rank), [want]);
         assert_eq!(world.ring(rank).submit(&[]), Err(timeout("a wait of another rank")));
     }

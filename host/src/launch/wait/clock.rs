@@ -32,6 +32,11 @@ impl Clock {
         }
     }
 
+    /// How long a wait may last.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Another wait begins.
     #[inline]
     pub(super) fn restart(&self) {

@@ -48,6 +48,11 @@ impl Monitor {
         self.page().timeout_ns.store_relaxed(timeout_ns);
     }
 
+    /// The same, as it was set; of times beyond the clock's range the longest.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.page().timeout_ns.load_relaxed())
+    }
+
     /// Kernels stop at their next abort check, within about a millisecond; later ones as soon as they wait.
     pub fn abort(&self) {
         // Relaxed, as the kernels read it: the word is all that is said.

@@ -70,10 +70,11 @@ impl Probe for KernelProbe {
         if let Some(fault) = self.health.fault() {
             return Err(fault);
         }
-        let stopped = self.monitor.upgrade().and_then(|monitor| monitor.stopped());
+        let stopped =
+            self.monitor.upgrade().and_then(|monitor| Some((monitor.stopped()?, monitor.timeout())));
         let verdict =
             || Verdict { health: &self.health, notify: &*self.notify, latest: self.health.latest() };
-        stopped.map_or(Ok(()), |stopped| Err(stopped_by(&verdict(), stopped)))
+        stopped.map_or(Ok(()), |(stopped, limit)| Err(stopped_by(&verdict(), stopped, limit)))
     }
 
     fn has_failed(&self) -> bool {
@@ -171,13 +172,11 @@ impl Probe for KernelProbe {
     }
 }
 
-/// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks.
-fn stopped_by(verdict: &Verdict<'_>, Stopped { cause, peer, waited_us }: Stopped) -> Outstanding {
+/// Turns a kernel's stop cause into the communicator's fault, and reports it to the other ranks. Kernels wait up to the limit.
+fn stopped_by(verdict: &Verdict<'_>, Stopped { cause, peer, .. }: Stopped, limit: Duration) -> Outstanding {
     match cause {
         StopCause::Aborted => verdict.fail(Fault::Aborted),
-        StopCause::NoCredit | StopCause::NoData => {
-            verdict.overdue(peer, Duration::from_micros(u64::from(waited_us)), None)
-        }
+        StopCause::NoCredit | StopCause::NoData => verdict.overdue(peer, limit, None),
         StopCause::Mismatch => verdict.mismatch(peer),
     }
 }
@@ -199,7 +198,7 @@ impl Cuda {
 
     #[cold]
     fn kernel_stopped(&self, stopped: Stopped) -> Outstanding {
-        stopped_by(&self.verdict(), stopped)
+        stopped_by(&self.verdict(), stopped, self.parts.timeout)
     }
 
     /// For other threads.

@@ -5,6 +5,7 @@
 //! deadlock, and one loop does both directions, so full queues cannot either. Names are abstract: no file is left
 //! behind.
 
+use crate::bootstrap::limit_secs;
 use crate::os::describe;
 use oxccl_shared::abi::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -45,13 +46,13 @@ pub enum PassError {
     GivenUp,
     /// The timeout passed.
     #[error(
-        "no memory descriptor from rank {peer} within {} s ({refused} messages of strangers were dropped)", .waited.as_secs_f64()
+        "no memory descriptor from rank {peer} within {} s ({refused} messages of strangers were dropped)", limit_secs(.limit)
     )]
     Timeout {
         /// The first peer whose descriptor is missing, or that accepts none.
         peer: Rank,
-        /// The time waited.
-        waited: Duration,
+        /// How long it may take.
+        limit: Duration,
         /// Messages of false senders, or without the secret.
         refused: u32,
     },
@@ -129,9 +130,8 @@ impl Mailbox {
             if !are_there() {
                 return Err(PassError::GivenUp);
             }
-            let waited = start.elapsed();
-            if waited >= timeout {
-                return Err(PassError::Timeout { peer, waited, refused });
+            if start.elapsed() >= timeout {
+                return Err(PassError::Timeout { peer, limit: timeout, refused });
             }
             let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
             // A signal ends the wait early; the loop polls again.
@@ -328,6 +328,7 @@ mod tests {
         let short = Duration::from_millis(50);
         let error = mailbox.exchange(Rank(0), &[], &[elsewhere], short, || true).unwrap_err();
         assert!(matches!(error, PassError::Timeout { peer: Rank(1), refused: 3, .. }), "{error}");
+        assert!(error.to_string().contains("within 0.05 s"), "{error}");
         // The real one still comes through.
         assert!(send(&sender.socket, party(Rank(0), mine), Rank(1), file("real").as_fd()).unwrap());
         let got = mailbox.exchange(Rank(0), &[], &[party(Rank(1), other)], TIMEOUT, || true).unwrap();

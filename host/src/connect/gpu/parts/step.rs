@@ -129,9 +129,9 @@ impl Parts {
             // Who needs it hears of that; nobody else minds.
             P2pError::Bootstrap(BootstrapError::PeerLeft { rank }) => return Fault::PeerLeft { rank },
             P2pError::Bootstrap(BootstrapError::Aborted) => return Fault::Aborted,
-            P2pError::Bootstrap(BootstrapError::Timeout { ranks, waited, .. }) => {
+            P2pError::Bootstrap(BootstrapError::Timeout { ranks, limit, .. }) => {
                 let rank = ranks.named().first().copied().unwrap_or(self.rank);
-                Fault::Timeout { rank, waited }
+                Fault::Timeout { rank, limit }
             }
             P2pError::Bootstrap(BootstrapError::PeerAborted { rank, reason }) => refused(rank, &reason),
             P2pError::PeerFailed { peer, why } => refused(peer, &why),

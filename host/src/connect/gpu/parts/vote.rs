@@ -48,10 +48,11 @@ impl<'a> Members<'a> {
                 return Err(BootstrapError::PeerLeft { rank });
             }
             let waited = started.elapsed();
-            if waited > self.parts.timeout() {
+            let limit = self.parts.timeout();
+            if waited > limit {
                 let ranks = RankList::from_iter(missing);
                 let what = "connections that an operation needs for the first time";
-                return Err(BootstrapError::Timeout { what, ranks, waited });
+                return Err(BootstrapError::Timeout { what, ranks, limit });
             }
             if asked.elapsed() > ASKS_EVERY {
                 asked = Instant::now();

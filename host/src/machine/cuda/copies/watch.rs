@@ -102,7 +102,7 @@ impl Looks {
             return WAITING;
         }
         let verdict = Verdict { health, notify: &**notify, latest: health.latest() };
-        verdict.overdue(peer, waited, None);
+        verdict.overdue(peer, *timeout, None);
         FAILED
     }
 
