@@ -44,8 +44,8 @@ pub(super) fn meet(
     if let Err(differ @ BootstrapError::CallsDiffer { .. }) = found {
         return Err(differ.into());
     }
-    if matches!(found, Err(BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. })) {
-        await_fault(health);
+    if let Err(error) = &found {
+        await_fault(error, health);
     }
     if let Ok(Some((fault, ours))) = found {
         health.fail(fault, ours);
@@ -59,10 +59,17 @@ pub(super) fn meet(
     Ok(())
 }
 
-/// The thread that hears why a rank was lost may be a moment behind the one that waits for it.
-fn await_fault(health: &Health) {
+/// Waits for the fault that says why the meeting broke: the thread that hears it may be a moment behind the one that waits for the ranks.
+/// A rank may have left because of it: once it has heard that another waited in vain for this one, its program has nothing more to do. What it
+/// heard it passed on before it left, so that this rank hears it too, and both orders have the same outcome. A rank that left by itself has
+/// no fault to wait for, and the meeting's error stands.
+fn await_fault(error: &BootstrapError, health: &Health) {
+    let has_reason = matches!(
+        error,
+        BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. } | BootstrapError::PeerLeft { .. }
+    );
     let since = Instant::now();
-    while !health.is_stopped() && since.elapsed() < REASON_TIME {
+    while has_reason && !health.is_stopped() && since.elapsed() < REASON_TIME {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -146,6 +153,24 @@ mod tests {
     fn found(me: u32, roots: &[&[u32]]) -> Option<Difference> {
         let (calls, latest) = ranks(roots);
         difference(Rank(me), &calls, &latest)
+    }
+
+    /// A rank that leaves because it has heard that another waited for this one in vain was named instead of that one, a few times in a hundred.
+    #[test]
+    fn why_a_rank_left_may_come_after_that_it_left() {
+        let (health, rank) = (Health::new(Rank(0), 3), Rank(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                health.fail(Fault::FinalizedEarly { rank }, None);
+            });
+            await_fault(&BootstrapError::PeerLeft { rank: Rank(2) }, &health);
+            assert_eq!(health.fault().map(|found| found.fault), Some(Fault::FinalizedEarly { rank }));
+        });
+        // Nothing more comes of what this rank found itself.
+        let (since, quiet) = (Instant::now(), Health::new(Rank(0), 3));
+        await_fault(&BootstrapError::Aborted, &quiet);
+        assert!(since.elapsed() < REASON_TIME && quiet.fault().is_none());
     }
 
     #[test]
