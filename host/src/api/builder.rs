@@ -1,6 +1,5 @@
 //! Builds a communicator from settings.
 
-use super::comm_call::WAITS_IN_JOINING;
 use super::communicator::{Comm, Communicator};
 use super::config::{Config, MISSING_ID};
 use super::error::Error;
@@ -260,7 +259,7 @@ impl<M: Init> Builder<M> {
             };
             let (place, settings) = ((Rank(self.rank), self.nranks), &config.bootstrap);
             let joined = Bootstrap::connect_unless(&id, place, settings, handle.cancel());
-            Ok(joined.map_err(|error| error.in_call(WAITS_IN_JOINING))?)
+            Ok(joined.map_err(|error| error.in_call("joining"))?)
         };
         let joined = connect().and_then(|bootstrap| assemble(bootstrap, config.clone(), self.unit, handle));
         joined.map_err(|error| handle.failed(error))

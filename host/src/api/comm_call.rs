@@ -13,27 +13,6 @@ impl Message for CommCall {
     const BYTES_MAX: usize = 2;
 }
 
-/// What a timeout calls this rank's wait and another one's.
-macro_rules! waits {
-    ($call:literal) => {
-        [concat!($call, ": an all-gather of the bootstrap"), concat!($call, ": a wait of another rank")]
-    };
-}
-
-/// In joining.
-pub(super) const WAITS_IN_JOINING: [&str; 2] = waits!("joining");
-
-/// In such a call.
-fn waits_in(call: CommCall) -> [&'static str; 2] {
-    match call {
-        CommCall::Split => waits!("split"),
-        CommCall::Shrink => waits!("shrink"),
-        CommCall::Grow => waits!("grow"),
-        CommCall::Finalize => waits!("finalize"),
-        CommCall::Register => waits!("register"),
-    }
-}
-
 /// A rank is in such a call until this is dropped.
 pub(super) struct InCommCall {
     stalls: Option<Arc<Stalls>>,
@@ -57,9 +36,9 @@ impl InCommCall {
         blocks_of(self.call, self.named(bootstrap.all_gather(&mine))?)
     }
 
-    /// The same, with the call in a timeout's words.
+    /// The same, with the call in the words of a timeout.
     pub fn named<T>(&self, met: Result<T, BootstrapError>) -> Result<T, BootstrapError> {
-        met.map_err(|error| error.in_call(waits_in(self.call)))
+        met.map_err(|error| error.in_call(self.call.name()))
     }
 }
 

@@ -66,7 +66,9 @@ pub(super) fn meet(
 fn await_fault(error: &BootstrapError, health: &Health) {
     let has_reason = matches!(
         error,
-        BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. } | BootstrapError::PeerLeft { .. }
+        BootstrapError::PeerAborted { .. }
+            | BootstrapError::PeerLost { .. }
+            | BootstrapError::PeerLeft { .. }
     );
     let since = Instant::now();
     while has_reason && !health.is_stopped() && since.elapsed() < REASON_TIME {

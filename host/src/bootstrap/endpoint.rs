@@ -244,6 +244,7 @@ impl Bootstrap {
         joined.unwrap_or_else(|| {
             let state = self.shared.lock();
             Err(BootstrapError::Timeout {
+                call: None,
                 what: "waiting for a neighbour in the ring or the tree",
                 ranks: state.ring.guilty(state.ring.awaited()),
                 limit: deadline.limit(),
@@ -348,7 +349,7 @@ impl Bootstrap {
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
             let limit = deadline.limit();
-            Err(self.give_up(BootstrapError::Timeout { what: ALL_GATHER, ranks, limit }))
+            Err(self.give_up(BootstrapError::Timeout { call: None, what: ALL_GATHER, ranks, limit }))
         })
     }
 

@@ -381,8 +381,10 @@ pub enum BootstrapError {
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{what} took longer than {} s{}{}", limit_secs(.limit), limited_by(.what), waiting_for(.ranks))]
+    #[error("{}{what} took longer than {} s{}{}", within(.call), limit_secs(.limit), limited_by(.call), waiting_for(.ranks))]
     Timeout {
+        /// The call in which the ranks meet, such as a split, where it is known.
+        call: Option<&'static str>,
         /// The operation.
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
@@ -519,7 +521,7 @@ impl BootstrapError {
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
             BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _ }
-            | BootstrapError::Timeout { ranks, what: _, limit: _ } => {
+            | BootstrapError::Timeout { ranks, call: _, what: _, limit: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
             }
             BootstrapError::DuplicateRank { rank, first: _, second: _ }
@@ -563,14 +565,10 @@ impl BootstrapError {
         }
     }
 
-    /// The same, with the call in which the ranks were gathered: what a timeout in it calls this rank's wait and another one's.
-    pub(crate) fn in_call(mut self, [ours, theirs]: [&'static str; 2]) -> BootstrapError {
-        if let BootstrapError::Timeout { what, .. } = &mut self {
-            *what = match *what {
-                ALL_GATHER => ours,
-                ANOTHERS_WAIT => theirs,
-                other => other,
-            };
+    /// The same, with the call in which the ranks meet: a timeout names it, and what sets its limit.
+    pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
+        if let BootstrapError::Timeout { call, .. } = &mut self {
+            *call = Some(ours);
         }
         self
     }
@@ -617,9 +615,14 @@ fn at(rank: &Option<Rank>, addr: &SocketAddr) -> String {
     rank.map_or_else(|| format!("the root at {addr}"), |rank| format!("rank {rank} at {addr}"))
 }
 
+/// The call, before what lasted in it.
+fn within(call: &Option<&'static str>) -> String {
+    call.map_or_else(String::new, |call| format!("{call}: "))
+}
+
 /// What sets the limit of a wait in a named call.
-fn limited_by(what: &str) -> &'static str {
-    if what.contains(": ") { " (OXCCL_BOOTSTRAP_TIMEOUT)" } else { "" }
+fn limited_by(call: &Option<&'static str>) -> &'static str {
+    call.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
 }
 
 fn waiting_for(ranks: &RankList) -> String {
@@ -676,11 +679,22 @@ mod tests {
 
     #[test]
     fn only_what_is_known_is_said() {
-        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, limit: Duration::from_secs(3) };
+        let (call, limit) = (None, Duration::from_secs(3));
+        let timeout = |ranks| BootstrapError::Timeout { call, what: "it", ranks, limit };
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
+        let named = BootstrapError::in_call(named, "split").to_string();
+        assert_eq!(
+            named,
+            "split: it took longer than 3 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 4"
+        );
+        // A text says nothing of the call.
+        let what = "waiting: for somebody";
+        let other = BootstrapError::Timeout { call, what, ranks: RankList::default(), limit };
+        assert_eq!(other.to_string(), "waiting: for somebody took longer than 3 s");
         let short = BootstrapError::Timeout {
+            call,
             what: "it",
             ranks: RankList::default(),
             limit: Duration::from_micros(50_001),
@@ -708,7 +722,7 @@ mod tests {
                 BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None },
                 "ranks 5 and 7 of 8 never",
             ),
-            (BootstrapError::Timeout { what, ranks, limit }, "waiting for ranks 5 and 7"),
+            (BootstrapError::Timeout { call: None, what, ranks, limit }, "waiting for ranks 5 and 7"),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (
                 BootstrapError::WorldSizeMismatch {

@@ -182,6 +182,7 @@ pub(crate) fn register(
     root.write_all(&message, &deadline).map_err(lost)?;
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
+            call: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
             limit: deadline.limit(),
@@ -273,6 +274,7 @@ pub(crate) fn dial_peer(
     dialed.map_err(|error| match error {
         DialError::Handshake(error) => distrusted(addr, error),
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
+            call: None,
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
             limit: deadline.limit(),

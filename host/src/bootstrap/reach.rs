@@ -173,6 +173,7 @@ impl Reach {
         });
         found.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
+                call: None,
                 what: "waiting for a peer to connect",
                 ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
                 limit: deadline.limit(),
@@ -234,6 +235,7 @@ impl Reach {
     fn stream_error(&self, peer: Rank, error: &std::io::Error, deadline: &Deadline) -> BootstrapError {
         match error.kind() {
             std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
+                call: None,
                 what: "a message of the bootstrap",
                 ranks: RankList::from_iter([peer]),
                 limit: deadline.limit(),

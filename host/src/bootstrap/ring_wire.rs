@@ -79,7 +79,7 @@ impl MembershipEvent {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
             MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => {
-                BootstrapError::Timeout { what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
+                BootstrapError::Timeout { call: None, what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
             }
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }

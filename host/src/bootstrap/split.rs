@@ -299,8 +299,8 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { what, limit, .. } => {
-                BootstrapError::Timeout { what, ranks: RankList::from_iter([members[0]]), limit }
+            BootstrapError::Timeout { call, what, limit, .. } => {
+                BootstrapError::Timeout { call, what, ranks: RankList::from_iter([members[0]]), limit }
             }
             error => error,
         })?;
@@ -390,7 +390,8 @@ mod tests {
     #[test]
     fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let timeout = |ranks| BootstrapError::Timeout { what: "it", ranks, limit: Duration::ZERO };
+        let timeout =
+            |ranks| BootstrapError::Timeout { call: None, what: "it", ranks, limit: Duration::ZERO };
         let of_child = timeout(RankList::from_iter([Rank(2)]));
         assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
         assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");
