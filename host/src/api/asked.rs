@@ -154,7 +154,7 @@ fn fill(report: &mut CommunicatorReport, health: &Health, stalls: &Stalls, recen
 
 /// The call about the communicator that a rank is in.
 fn in_comm_call(standing: &Standing) -> Option<String> {
-    standing.comm_calls.now.map(|now| now.call.to_string())
+    standing.comm_calls.first().map(|now| now.call.to_string())
 }
 
 /// For whom a rank waits: another one, or the network that reduces.

@@ -28,7 +28,7 @@ pub(super) const KIND_WAIT: u8 = 6;
 /// The longest reason that an abort carries.
 pub const REASON_BYTES_MAX: usize = 256;
 /// The longest note that a rank sends to all others.
-pub const NOTE_BYTES_MAX: usize = 320;
+pub const NOTE_BYTES_MAX: usize = 336;
 
 /// A change of membership, for every rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -58,8 +58,8 @@ pub enum Notice {
 }
 
 impl Message for Notice {
-    const VERSION: u8 = 10;
-    const BYTES_MAX: usize = 313;
+    const VERSION: u8 = 11;
+    const BYTES_MAX: usize = 321;
 }
 
 #[cfg(test)]
@@ -167,7 +167,8 @@ mod tests {
             links: Some([Some(LONGEST_LINK); 2]),
             kernels: Some(Kernels { waits: Some(LONGEST_AT), has_graphs: true }),
             comm_calls: CommCalls {
-                now: Some(CommCallNow { call: CommCall::Register, lasted_ms: u32::MAX, is_reported: true }),
+                now: [Some(CommCallNow { call: CommCall::Register, lasted_ms: u32::MAX, is_reported: true });
+                    2],
                 of_all: u32::MAX,
                 shrinks: u32::MAX,
             },

@@ -41,8 +41,8 @@ impl fmt::Display for CommCall {
 /// Which of these calls a rank has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CommCalls {
-    /// The one that it is in, of several the first.
-    pub now: Option<CommCallNow>,
+    /// Those that it is in, of several the first two: a program may begin some at a time.
+    pub now: [Option<CommCallNow>; 2],
     /// Those of all ranks that it has entered.
     pub of_all: u32,
     /// Shrinks that it has entered.
@@ -61,6 +61,11 @@ pub struct CommCallNow {
 }
 
 impl CommCalls {
+    /// The one that it has been in for longest.
+    pub fn first(&self) -> Option<CommCallNow> {
+        self.now[0]
+    }
+
     /// How many it has entered of those that are counted with `call`.
     pub(super) fn entered(&self, call: CommCall) -> u32 {
         if call == CommCall::Shrink { self.shrinks } else { self.of_all }

@@ -200,3 +200,45 @@ fn only_ranks_that_stay_are_awaited_in_a_shrink_and_none_that_have_left() {
     job.run(60);
     assert_eq!(job.reports, []);
 }
+
+/// Only the first of a rank's calls was looked at, and the other one when something else woke the thread after the first had ended.
+#[test]
+fn every_call_that_a_rank_is_in_is_watched() {
+    let mut job = Job::new(4);
+    let since = job.now;
+    [0, 1].iter().for_each(|rank| {
+        job.enter(*rank, CommCall::Split, None);
+    });
+    job.run(4);
+    [0, 1].iter().for_each(|rank| {
+        job.enter(*rank, CommCall::Shrink, Some(&[0, 1, 3]));
+    });
+    job.run(60);
+    assert_eq!(
+        job.found(since),
+        [(10, 0, StallClass::MissingEnter, 2, 1), (14, 0, StallClass::MissingEnter, 3, 0)],
+        "one rank reports each"
+    );
+    assert_eq!([job.reports[0].2.call, job.reports[1].2.call], [CommCall::Split, CommCall::Shrink]);
+    // Nobody wakes the thread for the other call when the first has ended.
+    let mut job = Job::new(2);
+    let split = job.enter(0, CommCall::Split, None);
+    job.enter(0, CommCall::Shrink, None);
+    let (own, mut acts) = (job.own(0), Vec::new());
+    let next = job.ranks[0].watch.look(job.now, &own, &mut acts).expect("both are to be looked at");
+    job.ranks[0].watch.leave(split);
+    assert_eq!(job.ranks[0].watch.look(job.now, &own, &mut acts), Some(next));
+}
+
+/// What a time-out names.
+#[test]
+fn which_other_call_a_rank_is_in_is_known_once_it_was_asked() {
+    let mut job = Job::new(3);
+    job.enter(0, CommCall::Split, None);
+    job.enter(1, CommCall::Shrink, None);
+    assert_eq!(job.ranks[0].watch.call_of(Rank(1)), None);
+    job.run(20);
+    assert_eq!(job.ranks[0].watch.call_of(Rank(1)), Some(CommCall::Shrink));
+    assert_eq!(job.ranks[1].watch.call_of(Rank(0)), Some(CommCall::Split));
+    assert_eq!(job.ranks[0].watch.call_of(Rank(2)), None);
+}

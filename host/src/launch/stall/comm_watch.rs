@@ -38,7 +38,7 @@ impl fmt::Display for CommStall {
             more => write!(f, " (nor have {more} more ranks)")?,
         }
         self.theirs.map_or(Ok(()), |theirs| {
-            let in_comm_call = theirs.comm_calls.now.map(|now| now.call);
+            let in_comm_call = theirs.comm_calls.first().map(|now| now.call);
             Doing { latest: theirs.latest, is_in: theirs.during, in_comm_call }.fmt(f)
         })
     }
@@ -73,6 +73,8 @@ struct Open {
     /// When a lower rank asked what this one wants to know.
     lower_asked: Option<Duration>,
     reported: Option<CommStall>,
+    /// What each rank has said since this one asked; empty before it did.
+    said: Vec<Said>,
 }
 
 /// Watches one rank's calls of this kind. Times are since any moment, the same for all calls.
@@ -85,8 +87,6 @@ pub struct CommCallWatch {
     entered: CommCalls,
     open: Vec<Open>,
     ids: u64,
-    /// What each rank has said; kept only while a call lasts.
-    said: Vec<Said>,
     left: Vec<Rank>,
     nranks: u32,
 }
@@ -95,8 +95,8 @@ impl CommCallWatch {
     /// That of rank `me` of `nranks`, which reports calls that last for `warn` and that some rank has not entered.
     pub fn new(me: Rank, nranks: u32, warn: Duration) -> CommCallWatch {
         let lead = lead_of(warn);
-        let (entered, open, said, left) = (CommCalls::default(), Vec::new(), Vec::new(), Vec::new());
-        CommCallWatch { me, warn, lead, entered, open, ids: 0, said, left, nranks }
+        let (entered, open, left) = (CommCalls::default(), Vec::new(), Vec::new());
+        CommCallWatch { me, warn, lead, entered, open, ids: 0, left, nranks }
     }
 
     /// This rank enters a call, of all ranks or of these. Returns what to leave it by.
@@ -121,6 +121,7 @@ impl CommCallWatch {
             has_deferred,
             lower_asked,
             reported,
+            said: Vec::new(),
         });
         id
     }
@@ -128,18 +129,23 @@ impl CommCallWatch {
     /// It has returned. What was reported of it, if something was.
     pub fn leave(&mut self, id: u64) -> Option<CommStall> {
         let at = self.open.iter().position(|open| open.id == id)?;
-        let open = self.open.remove(at);
-        self.said = Vec::new();
-        open.reported
+        self.open.remove(at).reported
+    }
+
+    /// The call that a rank was in when it last said what it does.
+    pub fn call_of(&self, rank: Rank) -> Option<CommCall> {
+        let standing = self.open.iter().find_map(|open| open.said.get(rank.index())?.last)?;
+        standing.comm_calls.first().map(|now| now.call)
     }
 
     /// What this rank says of these calls.
     pub fn standing(&self, now: Duration) -> CommCalls {
-        let now = self.open.first().map(|open| CommCallNow {
+        let mut open = self.open.iter().map(|open| CommCallNow {
             call: open.call,
             lasted_ms: now.saturating_sub(open.since).as_millis().try_into().unwrap_or(u32::MAX),
             is_reported: open.reported.is_some(),
         });
+        let now = [open.next(), open.next()];
         CommCalls { now, ..self.entered }
     }
 
@@ -151,43 +157,46 @@ impl CommCallWatch {
     /// Another rank has said what it does.
     pub fn heard(&mut self, now: Duration, from: Rank, notice: StallNotice) {
         let (StallNotice::Ask(standing) | StallNotice::Answer(standing)) = notice else { return };
-        let Some(open) = self.open.first_mut().filter(|_| from.index() < self.nranks as usize) else {
+        if from.index() >= self.nranks as usize {
             return;
-        };
-        // Its answers come to all ranks.
-        if matches!(notice, StallNotice::Ask(_)) && from < self.me && is_in(open, &standing) {
-            open.lower_asked = Some(now);
         }
-        if self.said.is_empty() {
-            self.said = vec![Said::default(); self.nranks as usize];
+        for open in &mut self.open {
+            // Its answers come to all ranks.
+            if matches!(notice, StallNotice::Ask(_)) && from < self.me && is_in(open, &standing) {
+                open.lower_asked = Some(now);
+            }
+            if open.said.is_empty() {
+                open.said = vec![Said::default(); self.nranks as usize];
+            }
+            open.said[from.index()].last = Some(standing);
         }
-        self.said[from.index()].last = Some(standing);
     }
 
-    /// Does what is due. Returns when to look again.
+    /// Does what is due, for every call that this rank is in. Returns when to look again.
     pub fn look(&mut self, now: Duration, own: &Standing, acts: &mut Vec<CommAct>) -> Option<Duration> {
-        let open = self.open.first()?;
-        if now < open.next? {
-            return open.next;
-        }
-        let (asked, next) = match open.asked {
-            0 | 1 => {
-                self.ask(now, own, acts);
-                (self.open.first()?.asked + 1, Some(now + self.lead / 2))
+        for at in 0..self.open.len() {
+            let open = &self.open[at];
+            if open.next.is_none_or(|next| now < next) {
+                continue;
             }
-            _ => (0, self.conclude(now, acts)),
-        };
-        let open = self.open.first_mut()?;
-        (open.asked, open.next) = (asked, next);
-        next
+            let (asked, next) = match open.asked {
+                0 | 1 => {
+                    self.ask(at, now, own, acts);
+                    (self.open[at].asked + 1, Some(now + self.lead / 2))
+                }
+                _ => (0, self.conclude(at, now, acts)),
+            };
+            (self.open[at].asked, self.open[at].next) = (asked, next);
+        }
+        self.open.iter().filter_map(|open| open.next).min()
     }
 
     /// Asks all others what they do, unless a lower rank that waits in the same call has just done so: answers come to all ranks.
-    fn ask(&mut self, now: Duration, own: &Standing, acts: &mut Vec<CommAct>) {
-        let Some(open) = self.open.first() else { return };
+    fn ask(&mut self, at: usize, now: Duration, own: &Standing, acts: &mut Vec<CommAct>) {
+        let open = &mut self.open[at];
         let is_asked = open.lower_asked.is_some_and(|at| now < at + self.lead / 4);
-        if self.said.is_empty() || open.asked == 0 && !is_asked {
-            self.said = vec![Said::default(); self.nranks as usize];
+        if open.said.is_empty() || open.asked == 0 && !is_asked {
+            open.said = vec![Said::default(); self.nranks as usize];
         }
         if !is_asked {
             acts.push(CommAct::Tell(StallNotice::Ask(*own)));
@@ -195,13 +204,10 @@ impl CommCallWatch {
     }
 
     /// Reports, unless another rank has or is about to. Returns when to look again, if it did not.
-    fn conclude(&mut self, now: Duration, acts: &mut Vec<CommAct>) -> Option<Duration> {
-        let open = self.open.first()?;
-        let same = |rank: usize| {
-            let standing = self.said.get(rank)?.last.filter(|standing| is_in(open, standing))?;
-            standing.comm_calls.now
-        };
-        if (0..self.said.len()).filter_map(same).any(|other| other.is_reported) {
+    fn conclude(&mut self, at: usize, now: Duration, acts: &mut Vec<CommAct>) -> Option<Duration> {
+        let open = &self.open[at];
+        let same = |rank: usize| now_in(open, &open.said.get(rank)?.last?);
+        if (0..open.said.len()).filter_map(same).any(|other| other.is_reported) {
             return None;
         }
         let lasted = now.saturating_sub(open.since);
@@ -209,12 +215,12 @@ impl CommCallWatch {
             Duration::from_millis(other.lasted_ms.into()) + self.lead + self.lead / 2 >= lasted
         };
         if !open.has_deferred && (0..self.me.index()).filter_map(same).any(is_as_late) {
-            self.open.first_mut()?.has_deferred = true;
+            self.open[at].has_deferred = true;
             return Some(now + self.lead / 4);
         }
         let Some(found) = self.missing(open, lasted) else { return Some(now + self.warn) };
         acts.push(CommAct::Report(found));
-        self.open.first_mut()?.reported = Some(found);
+        self.open[at].reported = Some(found);
         None
     }
 
@@ -224,7 +230,7 @@ impl CommCallWatch {
             let is_member = open.members.as_ref().is_none_or(|members| members.contains(rank));
             is_member && *rank != self.me && !self.left.contains(rank)
         };
-        let said = |rank: Rank| self.said.get(rank.index()).and_then(|said| said.last);
+        let said = |rank: Rank| open.said.get(rank.index()).and_then(|said| said.last);
         let has_entered = |standing: Standing| {
             is_in(open, &standing) || standing.comm_calls.entered(open.call) >= open.number
         };
@@ -233,7 +239,7 @@ impl CommCallWatch {
         let (class, rank) = match missing().find(|rank| said(*rank).is_none()) {
             Some(silent) => {
                 // One that does not take part may be silent too.
-                let first = self.first_of_silent(silent);
+                let first = self.first_of_silent(open, silent);
                 (StallClass::NoAnswer, if is_awaited(&first) { first } else { silent })
             }
             None => {
@@ -246,8 +252,8 @@ impl CommCallWatch {
     }
 
     /// Of ranks in a row that do not answer the first is named; this one answers.
-    fn first_of_silent(&self, rank: Rank) -> Rank {
-        let mut said = self.said.clone();
+    fn first_of_silent(&self, open: &Open, rank: Rank) -> Rank {
+        let mut said = open.said.clone();
         said[self.me.index()].last = Some(Standing::default());
         self.left.iter().for_each(|left| said[left.index()].has_left = true);
         edge_of_silence(rank, &said)
@@ -256,9 +262,16 @@ impl CommCallWatch {
 
 /// Whether a rank is in the call that this rank is in. Shrinks of some ranks are not numbered alike on all: one may have begun anew.
 fn is_in(open: &Open, standing: &Standing) -> bool {
+    now_in(open, standing).is_some()
+}
+
+/// What a rank says of the call that this rank is in, if it is in it too.
+fn now_in(open: &Open, standing: &Standing) -> Option<CommCallNow> {
     let calls = &standing.comm_calls;
+    let same = || calls.now.into_iter().flatten().find(|now| now.call == open.call);
+    // A rank that is in several calls of all ranks is counted as in the latest of them.
     let is_same = open.call == CommCall::Shrink || calls.entered(open.call) == open.number;
-    is_same && calls.now.is_some_and(|now| now.call == open.call)
+    same().filter(|_| is_same)
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         lasted: own.lasted(),
         latest: guilty.and_then(|guilty| guilty.latest),
         is_in: guilty.and_then(|guilty| guilty.during),
-        in_comm_call: guilty.and_then(|guilty| guilty.comm_calls.now).map(|now| now.call),
+        in_comm_call: guilty.and_then(|guilty| guilty.comm_calls.first()).map(|now| now.call),
         moved,
         silent: said.iter().filter(|said| said.is_silent()).count() as u32,
     })
