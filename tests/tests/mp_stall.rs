@@ -333,6 +333,7 @@ fn ranks_that_make_different_calls_together_hear_which() {
     for (calls, names) in [
         (["all-split", "finalize"], ["split", "finalize"]),
         (["finalize", "all-split"], ["finalize", "split"]),
+        (["all-split", "grow=3"], ["split", "grow"]),
     ] {
         let mut job =
             launch(3, "shm").start_each(|rank| format!("join barrier {}", calls[usize::from(rank == 2)]));
@@ -348,6 +349,26 @@ fn ranks_that_make_different_calls_together_hear_which() {
                 "{failure:?}"
             );
             assert!(failure.text.contains(&says), "{failure:?}");
+        }
+    }
+}
+
+/// They meet in different ways, and a program may make both at a time: only the time is up. It said which ranks had not come, and not to what.
+#[test]
+fn the_time_out_of_a_split_against_a_shrink_names_both() {
+    for (calls, names) in [
+        (["all-split", "all-shrink"], ["split", "shrink"]),
+        (["all-shrink", "all-split"], ["shrink", "split"]),
+    ] {
+        let launch = launch(3, "shm").env("OXCCL_BOOTSTRAP_TIMEOUT", "3");
+        let mut job =
+            launch.start_each(|rank| format!("join barrier {} after ask", calls[usize::from(rank == 2)]));
+        let texts: Vec<String> = job.ranks.iter_mut().map(|rank| rank.failure(SOON).text).collect();
+        println!("{texts:#?}");
+        for [ours, theirs] in [names, [names[1], names[0]]] {
+            let names_both =
+                |text: &&String| text.contains(ours) && text.contains(&format!(" is in {theirs}"));
+            assert!(texts.iter().any(|text| names_both(&text)), "{ours}, {theirs}: {texts:#?}");
         }
     }
 }

@@ -36,9 +36,20 @@ impl InCommCall {
         blocks_of(self.call, self.named(bootstrap.all_gather(&mine))?)
     }
 
-    /// The same, with the call in the words of a timeout.
+    /// The same, with the call in the words of a timeout, and with that of the rank that did not come, if that one said that it makes another.
+    ///
+    /// A shrink and a call of all ranks never meet: who stays exchanges messages, as the others may be gone, and all ranks gather blocks. Nor
+    /// does the one exclude the other: a program may have begun both, and its ranks in any order. So neither can say at once that calls
+    /// differ, and the time-out of each names both.
     pub fn named<T>(&self, met: Result<T, BootstrapError>) -> Result<T, BootstrapError> {
-        met.map_err(|error| error.in_call(self.call.name()))
+        met.map_err(|error| {
+            let error = error.in_call(self.call.name());
+            let theirs = error.missed().and_then(|rank| self.stalls.as_ref()?.comm_call_of(rank));
+            match theirs.filter(|theirs| *theirs != self.call) {
+                Some(theirs) => error.as_calls_differ(self.call.name(), theirs.name()),
+                None => error,
+            }
+        })
     }
 }
 

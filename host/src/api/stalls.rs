@@ -203,6 +203,11 @@ impl Stalls {
         self.comm_calls().enter(self.now(Instant::now()), call, members)
     }
 
+    /// The call of this kind that a rank was in when it was last heard of in a call of this rank's.
+    pub fn comm_call_of(&self, rank: Rank) -> Option<CommCall> {
+        self.comm_calls().call_of(rank)
+    }
+
     /// It has returned.
     pub fn leave_comm_call(&self, id: u64) {
         let reported = self.comm_calls().leave(id);

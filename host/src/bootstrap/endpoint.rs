@@ -247,6 +247,7 @@ impl Bootstrap {
                 call: None,
                 what: "waiting for a neighbour in the ring or the tree",
                 ranks: state.ring.guilty(state.ring.awaited()),
+                theirs: None,
                 limit: deadline.limit(),
             })
         })
@@ -349,7 +350,13 @@ impl Bootstrap {
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
             let limit = deadline.limit();
-            Err(self.give_up(BootstrapError::Timeout { call: None, what: ALL_GATHER, ranks, limit }))
+            Err(self.give_up(BootstrapError::Timeout {
+                call: None,
+                what: ALL_GATHER,
+                ranks,
+                theirs: None,
+                limit,
+            }))
         })
     }
 

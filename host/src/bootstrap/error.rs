@@ -205,7 +205,7 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} {}{}", missed(.limit), refused(.strangers))]
+    #[error("{ranks} of {nranks} {}{}{}", missed(.limit), refused(.strangers), instead(.ranks, .calls))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
@@ -215,6 +215,8 @@ pub enum BootstrapError {
         limit: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
+        /// The call that the first of them makes instead, if it said so, and this rank's.
+        calls: Option<[&'static str; 2]>,
     },
     /// Two processes claim the same rank.
     #[error(
@@ -381,7 +383,7 @@ pub enum BootstrapError {
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{}{what} took longer than {} s{}{}", within(.call), limit_secs(.limit), limited_by(.call), waiting_for(.ranks))]
+    #[error("{}{what} took longer than {} s{}{}", within(.call), limit_secs(.limit), limited_by(.call), waiting_for(.ranks, .theirs))]
     Timeout {
         /// The call in which the ranks meet, such as a split, where it is known.
         call: Option<&'static str>,
@@ -389,6 +391,8 @@ pub enum BootstrapError {
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
         ranks: RankList,
+        /// The call that the first of them makes instead, if it said so.
+        theirs: Option<&'static str>,
         /// How long it may take.
         limit: Duration,
     },
@@ -520,8 +524,8 @@ impl BootstrapError {
     /// Without a wildcard: a new variant says here which ranks it names.
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
-            BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _ }
-            | BootstrapError::Timeout { ranks, call: _, what: _, limit: _ } => {
+            BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _, calls: _ }
+            | BootstrapError::Timeout { ranks, call: _, what: _, theirs: _, limit: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
             }
             BootstrapError::DuplicateRank { rank, first: _, second: _ }
@@ -569,6 +573,26 @@ impl BootstrapError {
     pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
         if let BootstrapError::Timeout { call, .. } = &mut self {
             *call = Some(ours);
+        }
+        self
+    }
+
+    /// The first rank that did not come in time, if that is the error.
+    pub(crate) fn missed(&self) -> Option<Rank> {
+        match self {
+            BootstrapError::MissingRanks { ranks, .. } | BootstrapError::Timeout { ranks, .. } => {
+                ranks.named().first().copied()
+            }
+            _ => None,
+        }
+    }
+
+    /// The same, with the call that this rank makes, and the other one that [that rank](Self::missed) makes.
+    pub(crate) fn as_calls_differ(mut self, ours: &'static str, other: &'static str) -> BootstrapError {
+        match &mut self {
+            BootstrapError::MissingRanks { calls, .. } => *calls = Some([other, ours]),
+            BootstrapError::Timeout { theirs, .. } => *theirs = Some(other),
+            _ => {}
         }
         self
     }
@@ -625,8 +649,18 @@ fn limited_by(call: &Option<&'static str>) -> &'static str {
     call.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
 }
 
-fn waiting_for(ranks: &RankList) -> String {
-    if ranks.is_empty() { String::new() } else { format!(", still waiting for {ranks}") }
+fn waiting_for(ranks: &RankList, theirs: &Option<&'static str>) -> String {
+    let Some(first) = ranks.named().first() else { return String::new() };
+    let instead = theirs.map_or_else(String::new, |theirs| format!("; rank {first} is in {theirs}"));
+    format!(", still waiting for {ranks}{instead}")
+}
+
+/// What the first of the missing ranks does.
+fn instead(ranks: &RankList, calls: &Option<[&'static str; 2]>) -> String {
+    let said = ranks.named().first().zip(*calls);
+    said.map_or_else(String::new, |(rank, [theirs, ours])| {
+        format!("; rank {rank} is in {theirs}, and this rank is in {ours}")
+    })
 }
 
 /// What came instead of ranks that are missing.
@@ -673,6 +707,7 @@ mod tests {
             nranks: 8,
             limit: Duration::from_secs(30),
             strangers: None,
+            calls: None,
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
     }
@@ -680,23 +715,25 @@ mod tests {
     #[test]
     fn only_what_is_known_is_said() {
         let (call, limit) = (None, Duration::from_secs(3));
-        let timeout = |ranks| BootstrapError::Timeout { call, what: "it", ranks, limit };
+        let timeout = |ranks| BootstrapError::Timeout { call, what: "it", ranks, theirs: None, limit };
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
-        let named = BootstrapError::in_call(named, "split").to_string();
-        assert_eq!(
-            named,
-            "split: it took longer than 3 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 4"
-        );
+        let named = named.in_call("split");
+        let text = "split: it took longer than 3 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 4";
+        assert_eq!(named.to_string(), text);
+        assert_eq!(named.missed(), Some(Rank(4)));
+        let differ = named.as_calls_differ("split", "shrink");
+        assert_eq!(differ.to_string(), format!("{text}; rank 4 is in shrink"));
         // A text says nothing of the call.
         let what = "waiting: for somebody";
-        let other = BootstrapError::Timeout { call, what, ranks: RankList::default(), limit };
+        let other = BootstrapError::Timeout { call, what, ranks: RankList::default(), theirs: None, limit };
         assert_eq!(other.to_string(), "waiting: for somebody took longer than 3 s");
         let short = BootstrapError::Timeout {
             call,
             what: "it",
             ranks: RankList::default(),
+            theirs: None,
             limit: Duration::from_micros(50_001),
         };
         assert_eq!(short.to_string(), "it took longer than 0.05 s");
@@ -719,10 +756,13 @@ mod tests {
         let why = NoDescriptor::of(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
         let all = [
             (
-                BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None },
+                BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None, calls: None },
                 "ranks 5 and 7 of 8 never",
             ),
-            (BootstrapError::Timeout { call: None, what, ranks, limit }, "waiting for ranks 5 and 7"),
+            (
+                BootstrapError::Timeout { call: None, what, ranks, theirs: None, limit },
+                "waiting for ranks 5 and 7",
+            ),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (
                 BootstrapError::WorldSizeMismatch {

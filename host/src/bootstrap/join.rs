@@ -185,6 +185,7 @@ pub(crate) fn register(
             call: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
+            theirs: None,
             limit: deadline.limit(),
         },
         io::ErrorKind::InvalidData => {
@@ -277,6 +278,7 @@ pub(crate) fn dial_peer(
             call: None,
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
+            theirs: None,
             limit: deadline.limit(),
         },
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {

@@ -176,6 +176,7 @@ impl Reach {
                 call: None,
                 what: "waiting for a peer to connect",
                 ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
+                theirs: None,
                 limit: deadline.limit(),
             })
         })
@@ -238,6 +239,7 @@ impl Reach {
                 call: None,
                 what: "a message of the bootstrap",
                 ranks: RankList::from_iter([peer]),
+                theirs: None,
                 limit: deadline.limit(),
             },
             std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },

@@ -388,7 +388,7 @@ impl From<Failure> for BootstrapError {
         match failure {
             Failure::Missing { ranks, nranks, limit, strangers } => {
                 let strangers = strangers.map(Box::new);
-                BootstrapError::MissingRanks { ranks, nranks, limit, strangers }
+                BootstrapError::MissingRanks { ranks, nranks, limit, strangers, calls: None }
             }
             Failure::Duplicate { rank, first, second } => {
                 BootstrapError::DuplicateRank { rank, first, second }

@@ -78,9 +78,13 @@ impl MembershipEvent {
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
-            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => {
-                BootstrapError::Timeout { call: None, what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
-            }
+            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => BootstrapError::Timeout {
+                call: None,
+                what: ANOTHERS_WAIT,
+                ranks: *ranks,
+                theirs: None,
+                limit: *limit,
+            },
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }
             }

@@ -166,7 +166,7 @@ impl Bootstrap {
                     let may_be_unnamed = ranks.total() as usize > ranks.named().len();
                     let is_late = is_named || may_be_unnamed && since.elapsed() < Duration::from_secs(1);
                     let limit = if is_late { Duration::ZERO } else { self.shared.config.timeout };
-                    BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None }
+                    BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None, calls: None }
                 }
                 (None, Some(gone), ..) => gone,
                 (None, None, Some(rank), _) => {
@@ -299,9 +299,13 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { call, what, limit, .. } => {
-                BootstrapError::Timeout { call, what, ranks: RankList::from_iter([members[0]]), limit }
-            }
+            BootstrapError::Timeout { call, what, limit, .. } => BootstrapError::Timeout {
+                call,
+                what,
+                ranks: RankList::from_iter([members[0]]),
+                theirs: None,
+                limit,
+            },
             error => error,
         })?;
         let what = "its address cannot be read";
@@ -390,8 +394,13 @@ mod tests {
     #[test]
     fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let timeout =
-            |ranks| BootstrapError::Timeout { call: None, what: "it", ranks, limit: Duration::ZERO };
+        let timeout = |ranks| BootstrapError::Timeout {
+            call: None,
+            what: "it",
+            ranks,
+            theirs: None,
+            limit: Duration::ZERO,
+        };
         let of_child = timeout(RankList::from_iter([Rank(2)]));
         assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
         assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");

@@ -33,7 +33,8 @@ fn errors(config: &BootstrapConfig, comers: &[(u32, u32)]) -> Vec<BootstrapError
 #[test]
 fn missing_ranks_are_named_to_all_who_came() {
     for error in errors(&hasty(), &[(0, 5), (2, 5), (3, 5)]) {
-        let BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None } = error else {
+        let BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None, calls: None } = error
+        else {
             panic!("{error}")
         };
         assert_eq!((ranks, nranks), ([1, 4].map(Rank).into_iter().collect::<RankList>(), 5));
