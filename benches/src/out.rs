@@ -4,11 +4,17 @@
 //! Never: makes a folder, or waits for the end of a run to find out that nothing can be written there.
 
 use oxccl::os::describe;
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a pipe waits for its reader, which a shell may start a moment later.
+const READER_COMES: Duration = Duration::from_secs(10);
+/// How often it is looked for.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
 /// Why there is no such file.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +23,8 @@ pub enum OutError {
     NoFolder(PathBuf),
     #[error("{first} and {second} name one file, {}: each output needs its own", path.display())]
     Same { first: &'static str, second: &'static str, path: PathBuf },
+    #[error("{} is a pipe that nobody reads; start its reader first", .0.display())]
+    NoReader(PathBuf),
     #[error("{}", describe(.0))]
     Io(#[from] io::Error),
 }
@@ -61,8 +69,8 @@ struct Special {
 }
 
 impl Outputs {
-    /// Whether a file can be put there. One that is there keeps what it holds; a device or a pipe stays open, and a pipe is waited for until
-    /// somebody reads it.
+    /// Whether a file can be put there. One that is there keeps what it holds; a device or a pipe stays open. A pipe that nobody reads
+    /// is an error, after a while.
     pub fn probe(&mut self, path: &Path) -> Result<(), OutError> {
         if !is_special(path) {
             return probe(path);
@@ -102,7 +110,7 @@ pub fn probe_folder(folder: &Path) -> Result<(), OutError> {
 /// Writes a file, replacing an older one at once.
 pub fn replace(path: &Path, text: &str) -> Result<(), OutError> {
     if is_special(path) {
-        return Ok(std::fs::write(path, text)?);
+        return Ok(open_special(path)?.write_all(text.as_bytes())?);
     }
     let beside = prepare(path, text)?;
     Ok(take_place(&beside, &target(path))?)
@@ -181,7 +189,32 @@ fn whole_or_gone(beside: &Path, done: io::Result<()>) -> io::Result<()> {
 }
 
 fn open_special(path: &Path) -> Result<File, OutError> {
-    Ok(OpenOptions::new().append(true).open(path)?)
+    open_special_within(path, READER_COMES)
+}
+
+/// Without the flag a pipe would wait for its reader for ever, and say nothing.
+fn open_special_within(path: &Path, patience: Duration) -> Result<File, OutError> {
+    let began = Instant::now();
+    let file = loop {
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        match OpenOptions::new().append(true).custom_flags(flags).open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && is_pipe(path) => {
+                if began.elapsed() >= patience {
+                    return Err(OutError::NoReader(path.to_owned()));
+                }
+                std::thread::sleep(LOOKS_EVERY);
+            }
+            opened => break opened?,
+        }
+    };
+    // Writing waits as usual.
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(io::Error::from)?;
+    Ok(file)
+}
+
+fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 /// A device, a pipe, a folder: nothing can take its place.
@@ -280,6 +313,16 @@ mod tests {
             (read.join().unwrap(), std::fs::read_to_string(&file).unwrap()),
             ("piped".into(), "text".into())
         );
+    }
+
+    /// The run waited for ever, and said nothing.
+    #[test]
+    fn a_pipe_that_nobody_reads_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let error = open_special_within(&pipe, LOOKS_EVERY * 3).unwrap_err();
+        assert!(error.to_string().contains("pipe is a pipe that nobody reads"), "{error}");
     }
 
     /// The same where what is written is not known yet: the pipe was opened to see whether it can be.
