@@ -373,6 +373,39 @@ fn the_time_out_of_a_split_against_a_shrink_names_both() {
     }
 }
 
+/// Each was said to be late, and the report said of neither where it was.
+#[test]
+fn ranks_that_call_two_communicators_in_different_orders_hear_so() {
+    for transport in TRANSPORTS {
+        let launch = launch(2, transport).env("OXCCL_TIMEOUT", "3");
+        let mut job = launch.start_each(|rank| {
+            let order = if rank == 0 { "" } else { "swap " };
+            format!("join barrier grow=2 barrier {order}all-reduce=1000 after ask")
+        });
+        let failures: Vec<_> = job.ranks.iter_mut().map(|rank| rank.failure(SOON)).collect();
+        for (other, failure) in [1, 0].into_iter().zip(failures) {
+            let me = 1 - other;
+            let says = format!(
+                "its process is in all_reduce of another communicator and waits there for rank {me}; each waits for the other: processes call \
+                 their communicators in different orders"
+            );
+            assert_eq!(
+                (failure.kind.as_str(), &failure.guilty[..]),
+                ("Timeout", &[other][..]),
+                "{failure:?}"
+            );
+            assert!(failure.text.contains(&says), "{failure:?}");
+            job.ranks[me as usize].kill();
+            job.ranks[me as usize].end(SOON);
+            let errors = job.ranks[me as usize].errors();
+            let stalls: Vec<&str> =
+                errors.lines().filter(|line| line.contains("stall [missing enter]: ")).collect();
+            let [report] = &stalls[..] else { panic!("{stalls:#?}") };
+            assert!(report.contains(&format!("and it is in no call; {says}. rank {me} (")), "{report}");
+        }
+    }
+}
+
 #[test]
 fn a_clean_run_warns_of_nothing() {
     for transport in TRANSPORTS {

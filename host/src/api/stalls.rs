@@ -1,5 +1,7 @@
 //! Watches one communicator for operations without progress: the detector with its clock, its log lines and its names.
 
+mod elsewhere;
+
 use super::config::Config;
 use super::memory::MemoryReport;
 use super::polling::{Asked, POLL_EVERY, Polled, poll};
@@ -29,6 +31,8 @@ pub(super) struct Stalls {
     names: Names,
     /// Of the rank that the communicator's error names.
     place_in_error: OnceLock<(Rank, &'static str)>,
+    /// The latest stall that was found, by this rank or another.
+    latest: Mutex<Option<Stall>>,
     /// Why the first rank that gave up did so, in its words.
     said: OnceLock<(Rank, String)>,
     warn: Duration,
@@ -89,6 +93,7 @@ impl Stalls {
             },
             place_in_error: OnceLock::new(),
             said: OnceLock::new(),
+            latest: Mutex::default(),
             warn,
             outage: config.bootstrap.peer_dead_after,
             since: Instant::now(),
@@ -113,6 +118,7 @@ impl Stalls {
         let (data_links, window, looked_at_after) =
             (self.data_links.clone(), Mutex::default(), self.warn / 4);
         let _ = self.running.set(Running { probe, links, polled, data_links, looked_at_after, window });
+        elsewhere::list(self);
         if is_polled && self.warn < NEVER {
             self.start_polling();
         }
@@ -162,10 +168,21 @@ impl Stalls {
                 Some((by, said)) => text += &format!("; rank {by} said: {said}"),
                 None => {}
             }
+            if let Some(elsewhere) = self.elsewhere_in(fault) {
+                text += &format!("; {elsewhere}");
+            }
             (rank, Box::leak(text.into_boxed_str()))
         };
         let (of, text) = *self.place_in_error.get_or_init(keep);
         (of == rank).then_some(text)
+    }
+
+    /// Where the process of the rank waits that did not do its part in time, as it said when the stall was found.
+    fn elsewhere_in(&self, fault: &Fault) -> Option<impl fmt::Display + use<>> {
+        let Fault::Timeout { rank, .. } = *fault else { return None };
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let stall = latest.filter(|stall| stall.rank == rank)?;
+        Some(stall.elsewhere?.beside(stall.waiter))
     }
 
     /// What reduces between the ranks, in words; empty without.
@@ -186,7 +203,8 @@ impl Stalls {
     /// What this rank does; of one whose calls go on when they have returned, what it did when it was last asked.
     pub fn standing(&self) -> Standing {
         let now = self.now(Instant::now());
-        self.running.get().map_or_else(Standing::default, |running| self.own(running, now))
+        let own = self.running.get().map_or_else(Standing::default, |running| self.own(running, now));
+        elsewhere::with(self, own)
     }
 
     fn own(&self, running: &Running, now: Duration) -> Standing {
@@ -337,7 +355,13 @@ impl Stalls {
     pub fn heard(&self, from: Rank, notice: StallNotice, tell: &dyn Fn(StallNotice)) {
         let Some(running) = self.running.get() else { return };
         let now = self.now(Instant::now());
-        let own = self.own(running, now);
+        let mut own = self.own(running, now);
+        match notice {
+            // It goes into the answer.
+            StallNotice::Ask(_) => own = elsewhere::with(self, own),
+            StallNotice::Found(stall) => self.note_found(stall),
+            _ => {}
+        }
         self.comm_calls().heard(now, from, notice);
         let mut acts = Vec::new();
         self.lock().heard(now, from, notice, &own, &mut acts);
@@ -350,11 +374,18 @@ impl Stalls {
         self.comm_calls().left(rank);
     }
 
+    fn note_found(&self, stall: Stall) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(stall);
+    }
+
     fn act(&self, acts: Vec<Act>, tell: &dyn Fn(StallNotice)) {
         for act in acts {
             match act {
                 Act::Tell(notice) => tell(notice),
-                Act::Report(stall) => tracing::warn!("{}", self.line(&stall)),
+                Act::Report(stall) => {
+                    self.note_found(stall);
+                    tracing::warn!("{}", self.line(&stall));
+                }
                 Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall, self.has_failed())),
                 Act::CountAnew => self.running.get().into_iter().for_each(Running::count_anew),
             }

@@ -68,8 +68,8 @@ pub use planned_traffic::{ChannelPlaces, PeerTraffic, PlannedTraffic};
 pub use probe::{Probe, Progress, Slept};
 pub use recorder::{RECORDS, Recorded, Recorder};
 pub use stall::{
-    Act, CommAct, CommCall, CommCallNow, CommCallWatch, CommCalls, CommStall, Detector, Idle, KernelAt,
-    Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
+    Act, CommAct, CommCall, CommCallNow, CommCallWatch, CommCalls, CommStall, Detector, Elsewhere, Idle,
+    KernelAt, Kernels, LinkUse, LinkWindow, Stall, StallClass, StallNotice, Standing,
 };
 pub use ticks::Scale;
 pub(crate) use wait::{BACK_OFF, FiberYielder, LAST_LOOKS, LEFT_GRACE, REPLY_TIME, announce};

@@ -59,7 +59,7 @@ pub enum Notice {
 
 impl Message for Notice {
     const VERSION: u8 = 11;
-    const BYTES_MAX: usize = 321;
+    const BYTES_MAX: usize = 328;
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::launch::mark::Mark;
     use crate::launch::stall::{
-        CommCall, CommCallNow, CommCalls, Idle, KernelAt, Kernels, LinkUse, Stall, StallClass,
+        CommCall, CommCallNow, CommCalls, Elsewhere, Idle, KernelAt, Kernels, LinkUse, Stall, StallClass,
     };
     use crate::plan::Call;
     use oxccl_shared::abi::{DataType, Func, RedOp};
@@ -134,6 +134,7 @@ mod tests {
             latest,
             is_in: during,
             in_comm_call: Some(CommCall::Register),
+            elsewhere: longest_standing().elsewhere,
             moved,
             link: Some(LONGEST_LINK),
             waits_at: Some(LONGEST_AT),
@@ -172,6 +173,7 @@ mod tests {
                 of_all: u32::MAX,
                 shrinks: u32::MAX,
             },
+            elsewhere: Some(Elsewhere { func: Func::Reduce, waits_for: Rank(u32::MAX) }),
         }
     }
 

@@ -129,6 +129,14 @@ impl Program {
             // The same to the end.
             "all-split" => Ok(self.communicator()?.split(Some(0), 0).map(drop)?),
             "all-shrink" => Ok(self.communicator()?.start_shrink(&[])?.wait().map(drop)?),
+            // Goes on with the communicator that this one was made from; the next time with this one again.
+            "swap" => {
+                let (parent, this) =
+                    (self.parents.pop().ok_or("it has no parent")?, self.communicator.take());
+                self.communicator = Some(parent);
+                self.parents.extend(this);
+                Ok(())
+            }
             // Goes on with as many new ranks as it takes to be so many; rank 0 prints their id.
             "grow" => self.grow(arg.parse()?),
             // Aborts from another thread in so many milliseconds.

@@ -22,6 +22,8 @@ pub struct CommStall {
     pub more: u32,
     /// How long this rank had been in it.
     pub lasted: Duration,
+    /// The rank that waits for it.
+    pub waiter: Rank,
     /// What the rank at fault says of itself.
     pub theirs: Option<Standing>,
 }
@@ -39,7 +41,8 @@ impl fmt::Display for CommStall {
         }
         self.theirs.map_or(Ok(()), |theirs| {
             let in_comm_call = theirs.comm_calls.first().map(|now| now.call);
-            Doing { latest: theirs.latest, is_in: theirs.during, in_comm_call }.fmt(f)
+            Doing { latest: theirs.latest, is_in: theirs.during, in_comm_call }.fmt(f)?;
+            theirs.elsewhere.map_or(Ok(()), |elsewhere| write!(f, "; {}", elsewhere.beside(self.waiter)))
         })
     }
 }
@@ -248,7 +251,7 @@ impl CommCallWatch {
             }
         };
         let (call, more, theirs) = (open.call, missing().count() as u32 - 1, said(rank));
-        Some(CommStall { call, class, rank, more, lasted, theirs })
+        Some(CommStall { call, class, rank, more, lasted, waiter: self.me, theirs })
     }
 
     /// Of ranks in a row that do not answer the first is named; this one answers.

@@ -74,6 +74,7 @@ pub(super) fn diagnose(me: Rank, said: &[Said]) -> Option<Stall> {
         latest: guilty.and_then(|guilty| guilty.latest),
         is_in: guilty.and_then(|guilty| guilty.during),
         in_comm_call: guilty.and_then(|guilty| guilty.comm_calls.first()).map(|now| now.call),
+        elsewhere: guilty.and_then(|guilty| guilty.elsewhere),
         moved,
         silent: said.iter().filter(|said| said.is_silent()).count() as u32,
     })

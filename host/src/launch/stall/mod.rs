@@ -33,4 +33,4 @@ pub(super) use idle::IdleWindow;
 pub use kernels::{KernelAt, Kernels};
 pub use links::{LinkUse, LinkWindow};
 pub use report::{Stall, StallClass};
-pub use standing::{Idle, StallNotice, Standing};
+pub use standing::{Elsewhere, Idle, StallNotice, Standing};

@@ -3,6 +3,7 @@
 use super::comm_call::CommCall;
 use super::kernels::KernelAt;
 use super::links::LinkUse;
+use super::standing::Elsewhere;
 use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
 use core::fmt;
@@ -78,6 +79,8 @@ pub struct Stall {
     pub is_in: Option<CallRecord>,
     /// The call about the communicator that it is in, such as a split, as far as it answers.
     pub in_comm_call: Option<CommCall>,
+    /// If it is in no call: what its process waits for in another communicator, as far as it answers.
+    pub elsewhere: Option<Elsewhere>,
     /// Bytes that it has sent and received in that call, where they are counted. Of one that does not answer: what the ranks that wait for
     /// it have had from it and sent to it.
     pub moved: Option<[u64; 2]>,
@@ -179,6 +182,9 @@ impl fmt::Display for Finding<'_> {
             Some(call) if *call == self.0.during => Ok(()),
             _ => {
                 Doing { latest: *latest, is_in: *is_in, in_comm_call: self.0.in_comm_call }.fmt(f)?;
+                if let Some(elsewhere) = self.0.elsewhere {
+                    write!(f, "; {}", elsewhere.beside(self.0.waiter))?;
+                }
                 if self.0.is_face_to_face() {
                     write!(f, ". {FACE_TO_FACE}")?;
                 }

@@ -6,8 +6,9 @@ use super::links::LinkUse;
 use super::report::Stall;
 use crate::launch::mark::Mark;
 use crate::plan::CallRecord;
-use oxccl_shared::abi::Rank;
+use oxccl_shared::abi::{Func, Rank};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// What a rank does at one moment.
@@ -43,6 +44,38 @@ pub struct Standing {
     pub kernels: Option<Kernels>,
     /// Its calls about the communicator, such as a split.
     pub comm_calls: CommCalls,
+    /// Of a rank that is in no call here: what its process waits for in another communicator.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// Where the process of a rank waits in another communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// In what.
+    pub func: Func,
+    /// For whom, by its number in this communicator.
+    pub waits_for: Rank,
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Elsewhere { func, waits_for } = self;
+        write!(f, "its process is in {func} of another communicator and waits there for rank {waits_for}")
+    }
+}
+
+/// What is wrong if that is a rank that waits here.
+const ORDERS_DIFFER: &str =
+    "each waits for the other: processes call their communicators in different orders";
+
+impl Elsewhere {
+    /// In words, beside a rank that waits here for this one.
+    pub fn beside(self, waiter: Rank) -> impl fmt::Display {
+        fmt::from_fn(move |f| match self.waits_for == waiter {
+            true => write!(f, "{self}; {ORDERS_DIFFER}"),
+            false => write!(f, "{self}"),
+        })
+    }
 }
 
 /// How a rank divides its time in a call.
