@@ -46,7 +46,7 @@ impl InCommCall {
             let error = error.in_call(self.call.name());
             let theirs = error.missed().and_then(|rank| self.stalls.as_ref()?.comm_call_of(rank));
             match theirs.filter(|theirs| *theirs != self.call) {
-                Some(theirs) => error.as_calls_differ(self.call.name(), theirs.name()),
+                Some(theirs) => error.while_in(self.call.name(), theirs.name()),
                 None => error,
             }
         })

@@ -178,7 +178,7 @@ impl Stalls {
     }
 
     /// Where the process of the rank waits that did not do its part in time, as it said when the stall was found.
-    fn elsewhere_in(&self, fault: &Fault) -> Option<impl fmt::Display + use<>> {
+    fn elsewhere_in(&self, fault: &Fault) -> Option<String> {
         let Fault::Timeout { rank, .. } = *fault else { return None };
         let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let stall = latest.filter(|stall| stall.rank == rank)?;

@@ -244,10 +244,9 @@ impl Bootstrap {
         joined.unwrap_or_else(|| {
             let state = self.shared.lock();
             Err(BootstrapError::Timeout {
-                call: None,
+                calls: None,
                 what: "waiting for a neighbour in the ring or the tree",
                 ranks: state.ring.guilty(state.ring.awaited()),
-                theirs: None,
                 limit: deadline.limit(),
             })
         })
@@ -350,13 +349,7 @@ impl Bootstrap {
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
             let limit = deadline.limit();
-            Err(self.give_up(BootstrapError::Timeout {
-                call: None,
-                what: ALL_GATHER,
-                ranks,
-                theirs: None,
-                limit,
-            }))
+            Err(self.give_up(BootstrapError::Timeout { calls: None, what: ALL_GATHER, ranks, limit }))
         })
     }
 

@@ -1,12 +1,13 @@
-//! Layer: host / bootstrap, below everything else in it.
-//! Takes: nothing.
-//! Gives: [`BootstrapError`], which names the rank or address at fault, and [`RankList`], a bounded list of ranks.
+//! Layer: host / bootstrap.
+//! Takes: lists of ranks.
+//! Gives: [`BootstrapError`], which names the rank or address at fault.
 //! Never: allocates for a list of ranks, however many are missing.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::rank_list::RankList;
 use crate::os::NoDescriptor;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
@@ -14,108 +15,11 @@ use thiserror::Error;
 
 /// More ranks than any machine has; bounds the effect of a wrong number on the root.
 pub const NRANKS_MAX: u32 = 1 << 20;
-/// Ranks that a [`RankList`] names; the others are only counted.
-pub const RANKS_NAMED_MAX: usize = 8;
 
 /// What a timeout calls this rank's wait in an all-gather.
 pub(super) const ALL_GATHER: &str = "an all-gather of the bootstrap";
 /// What a timeout calls a wait that another rank gave up.
 pub(super) const ANOTHERS_WAIT: &str = "a wait of another rank";
-
-/// Some ranks, in the order given: the first eight by number, the rest by count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(into = "RankListForm", from = "RankListForm")]
-pub struct RankList {
-    named: [Rank; RANKS_NAMED_MAX],
-    total: u32,
-}
-
-impl RankList {
-    /// Appends a rank: by number while there is room, otherwise only counted.
-    pub fn push(&mut self, rank: Rank) {
-        if let Some(place) = self.named.get_mut(self.total as usize) {
-            *place = rank;
-        }
-        self.total = self.total.saturating_add(1);
-    }
-
-    /// The named ranks.
-    pub fn named(&self) -> &[Rank] {
-        &self.named[..(self.total as usize).min(RANKS_NAMED_MAX)]
-    }
-
-    fn named_mut(&mut self) -> &mut [Rank] {
-        &mut self.named[..(self.total as usize).min(RANKS_NAMED_MAX)]
-    }
-
-    /// Number of ranks, named or not.
-    pub fn total(&self) -> u32 {
-        self.total
-    }
-
-    /// Whether it has no ranks.
-    pub fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-
-    /// A list from the wire: `named` may be shorter than `total`.
-    pub(crate) fn from_parts(named: &[Rank], total: u32) -> RankList {
-        let mut list: RankList = named.iter().copied().collect();
-        list.total = total.max(list.total);
-        if list.total as usize > named.len() && named.len() < RANKS_NAMED_MAX {
-            list.total = named.len() as u32;
-        }
-        list
-    }
-}
-
-impl FromIterator<Rank> for RankList {
-    fn from_iter<I: IntoIterator<Item = Rank>>(ranks: I) -> RankList {
-        let mut list = RankList::default();
-        ranks.into_iter().for_each(|rank| list.push(rank));
-        list
-    }
-}
-
-impl fmt::Display for RankList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = self.named();
-        let others = self.total as usize - named.len();
-        f.write_str(if self.total == 1 { "rank " } else { "ranks " })?;
-        for (i, rank) in named.iter().enumerate() {
-            let last = i + 1 == named.len() && others == 0;
-            f.write_str(match i {
-                0 => "",
-                _ if last => " and ",
-                _ => ", ",
-            })?;
-            write!(f, "{rank}")?;
-        }
-        if others > 0 {
-            write!(f, " and {others} more")?;
-        }
-        Ok(())
-    }
-}
-
-/// How a [`RankList`] travels: how many ranks, and those known by number.
-#[derive(Serialize, Deserialize)]
-struct RankListForm {
-    total: u32,
-    named: heapless::Vec<Rank, RANKS_NAMED_MAX>,
-}
-
-impl From<RankList> for RankListForm {
-    fn from(list: RankList) -> RankListForm {
-        RankListForm { total: list.total, named: list.named().iter().copied().collect() }
-    }
-}
-
-impl From<RankListForm> for RankList {
-    fn from(form: RankListForm) -> RankList {
-        RankList::from_parts(&form.named, form.total)
-    }
-}
 
 /// A process that claims a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -147,6 +51,15 @@ impl Strangers {
         let count = before.map_or(0, |before| before.count).saturating_add(self.count);
         *before = Some(Strangers { count, last: self.last });
     }
+}
+
+/// The calls about a communicator that ranks make where they wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Calls {
+    /// This rank's.
+    pub ours: &'static str,
+    /// The first one's that did not come, if it said that it makes another.
+    pub theirs: Option<&'static str>,
 }
 
 const SAME_SECRET: &str =
@@ -205,7 +118,7 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} {}{}{}", missed(.limit), refused(.strangers), instead(.ranks, .calls))]
+    #[error("{ranks} of {nranks} {}{}{}", missed(.limit), refused(.strangers), instead(.ranks, .calls.as_deref()))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
@@ -215,8 +128,8 @@ pub enum BootstrapError {
         limit: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
-        /// The call that the first of them makes instead, if it said so, and this rank's.
-        calls: Option<[&'static str; 2]>,
+        /// The call in which they did not come, if the first of them said that it makes another.
+        calls: Option<Box<Calls>>,
     },
     /// Two processes claim the same rank.
     #[error(
@@ -383,16 +296,14 @@ pub enum BootstrapError {
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{}{what} took longer than {} s{}{}", within(.call), limit_secs(.limit), limited_by(.call), waiting_for(.ranks, .theirs))]
+    #[error("{}{what} took longer than {} s{}{}", within(.calls.as_deref()), limit_secs(.limit), limited_by(.calls.as_deref()), waiting_for(.ranks, .calls.as_deref()))]
     Timeout {
         /// The call in which the ranks meet, such as a split, where it is known.
-        call: Option<&'static str>,
+        calls: Option<Box<Calls>>,
         /// The operation.
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
         ranks: RankList,
-        /// The call that the first of them makes instead, if it said so.
-        theirs: Option<&'static str>,
         /// How long it may take.
         limit: Duration,
     },
@@ -525,7 +436,7 @@ impl BootstrapError {
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
             BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _, calls: _ }
-            | BootstrapError::Timeout { ranks, call: _, what: _, theirs: _, limit: _ } => {
+            | BootstrapError::Timeout { ranks, calls: _, what: _, limit: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
             }
             BootstrapError::DuplicateRank { rank, first: _, second: _ }
@@ -571,8 +482,8 @@ impl BootstrapError {
 
     /// The same, with the call in which the ranks meet: a timeout names it, and what sets its limit.
     pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
-        if let BootstrapError::Timeout { call, .. } = &mut self {
-            *call = Some(ours);
+        if let BootstrapError::Timeout { calls, .. } = &mut self {
+            *calls = Some(Box::new(Calls { ours, theirs: None }));
         }
         self
     }
@@ -588,11 +499,10 @@ impl BootstrapError {
     }
 
     /// The same, with the call that this rank makes, and the other one that [that rank](Self::missed) makes.
-    pub(crate) fn as_calls_differ(mut self, ours: &'static str, other: &'static str) -> BootstrapError {
-        match &mut self {
-            BootstrapError::MissingRanks { calls, .. } => *calls = Some([other, ours]),
-            BootstrapError::Timeout { theirs, .. } => *theirs = Some(other),
-            _ => {}
+    pub(crate) fn while_in(mut self, ours: &'static str, other: &'static str) -> BootstrapError {
+        if let BootstrapError::MissingRanks { calls, .. } | BootstrapError::Timeout { calls, .. } = &mut self
+        {
+            *calls = Some(Box::new(Calls { ours, theirs: Some(other) }));
         }
         self
     }
@@ -640,25 +550,26 @@ fn at(rank: &Option<Rank>, addr: &SocketAddr) -> String {
 }
 
 /// The call, before what lasted in it.
-fn within(call: &Option<&'static str>) -> String {
-    call.map_or_else(String::new, |call| format!("{call}: "))
+fn within(calls: Option<&Calls>) -> String {
+    calls.map_or_else(String::new, |calls| format!("{}: ", calls.ours))
 }
 
 /// What sets the limit of a wait in a named call.
-fn limited_by(call: &Option<&'static str>) -> &'static str {
-    call.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
+fn limited_by(calls: Option<&Calls>) -> &'static str {
+    calls.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
 }
 
-fn waiting_for(ranks: &RankList, theirs: &Option<&'static str>) -> String {
+fn waiting_for(ranks: &RankList, calls: Option<&Calls>) -> String {
     let Some(first) = ranks.named().first() else { return String::new() };
+    let theirs = calls.and_then(|calls| calls.theirs);
     let instead = theirs.map_or_else(String::new, |theirs| format!("; rank {first} is in {theirs}"));
     format!(", still waiting for {ranks}{instead}")
 }
 
 /// What the first of the missing ranks does.
-fn instead(ranks: &RankList, calls: &Option<[&'static str; 2]>) -> String {
-    let said = ranks.named().first().zip(*calls);
-    said.map_or_else(String::new, |(rank, [theirs, ours])| {
+fn instead(ranks: &RankList, calls: Option<&Calls>) -> String {
+    let said = || Some((ranks.named().first()?, calls?.theirs?, calls?.ours));
+    said().map_or_else(String::new, |(rank, theirs, ours)| {
         format!("; rank {rank} is in {theirs}, and this rank is in {ours}")
     })
 }
@@ -696,12 +607,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_ranks_are_named_as_a_person_would() {
-        let say = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<RankList>().to_string();
-        assert_eq!(say(&[3]), "rank 3");
-        assert_eq!(say(&[3, 4]), "ranks 3 and 4");
-        assert_eq!(say(&[0, 1, 2, 3, 4, 5, 6, 7]), "ranks 0, 1, 2, 3, 4, 5, 6 and 7");
-        assert_eq!(say(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+    fn missing_ranks_are_named_with_the_limit() {
         let error = BootstrapError::MissingRanks {
             ranks: [2, 5, 7].map(Rank).into_iter().collect(),
             nranks: 8,
@@ -714,8 +620,8 @@ mod tests {
 
     #[test]
     fn only_what_is_known_is_said() {
-        let (call, limit) = (None, Duration::from_secs(3));
-        let timeout = |ranks| BootstrapError::Timeout { call, what: "it", ranks, theirs: None, limit };
+        let limit = Duration::from_secs(3);
+        let timeout = |ranks| BootstrapError::Timeout { calls: None, what: "it", ranks, limit };
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
@@ -723,17 +629,16 @@ mod tests {
         let text = "split: it took longer than 3 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 4";
         assert_eq!(named.to_string(), text);
         assert_eq!(named.missed(), Some(Rank(4)));
-        let differ = named.as_calls_differ("split", "shrink");
+        let differ = named.while_in("split", "shrink");
         assert_eq!(differ.to_string(), format!("{text}; rank 4 is in shrink"));
         // A text says nothing of the call.
         let what = "waiting: for somebody";
-        let other = BootstrapError::Timeout { call, what, ranks: RankList::default(), theirs: None, limit };
+        let other = BootstrapError::Timeout { calls: None, what, ranks: RankList::default(), limit };
         assert_eq!(other.to_string(), "waiting: for somebody took longer than 3 s");
         let short = BootstrapError::Timeout {
-            call,
+            calls: None,
             what: "it",
             ranks: RankList::default(),
-            theirs: None,
             limit: Duration::from_micros(50_001),
         };
         assert_eq!(short.to_string(), "it took longer than 0.05 s");
@@ -759,10 +664,7 @@ mod tests {
                 BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None, calls: None },
                 "ranks 5 and 7 of 8 never",
             ),
-            (
-                BootstrapError::Timeout { call: None, what, ranks, theirs: None, limit },
-                "waiting for ranks 5 and 7",
-            ),
+            (BootstrapError::Timeout { calls: None, what, ranks, limit }, "waiting for ranks 5 and 7"),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (
                 BootstrapError::WorldSizeMismatch {

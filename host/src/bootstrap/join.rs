@@ -14,11 +14,12 @@ use super::cancel::Cancel;
 use super::channel::{Channel, DialError};
 use super::config::BootstrapConfig;
 use super::credentials::Credentials;
-use super::error::{AuthFailure, BootstrapError, RankList, errno_of};
+use super::error::{AuthFailure, BootstrapError, errno_of};
 use super::frame;
 use super::handshake::{Handshake, HandshakeError, Hello, PROTOCOL_VERSION, Purpose, ROOT};
 use super::id::{RootKind, UniqueId};
 use super::iface;
+use super::rank_list::RankList;
 use super::rendezvous::LINGER;
 use super::rendezvous_wire::{KIND_REGISTER, KIND_REPLY, ROOT_PAYLOAD_MAX, Register, Reply, Withdrawal};
 use super::root::LATE_RANKS_COME_WITHIN;
@@ -182,10 +183,9 @@ pub(crate) fn register(
     root.write_all(&message, &deadline).map_err(lost)?;
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
-            call: None,
+            calls: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
-            theirs: None,
             limit: deadline.limit(),
         },
         io::ErrorKind::InvalidData => {
@@ -275,10 +275,9 @@ pub(crate) fn dial_peer(
     dialed.map_err(|error| match error {
         DialError::Handshake(error) => distrusted(addr, error),
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
-            call: None,
+            calls: None,
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
-            theirs: None,
             limit: deadline.limit(),
         },
         DialError::Io(error) if NoDescriptor::of(&error).is_some() => {

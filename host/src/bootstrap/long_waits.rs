@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use oxccl_shared::abi::Rank;
 
-use super::error::RankList;
+use super::rank_list::RankList;
 use super::ring_wire::LongWait;
 
 /// The latest report of each rank that has made one.

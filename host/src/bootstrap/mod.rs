@@ -12,6 +12,7 @@
 //!
 //! From below: `secret`; `credentials`; the state machines; the sockets that drive them; `endpoint`, `watch`, `split` and `agree`.
 
+mod rank_list;
 mod error;
 pub(crate) mod iface;
 mod config;
@@ -67,11 +68,12 @@ pub use config::BootstrapConfig;
 pub(crate) use config::PEER_DEAD_AFTER;
 pub use endpoint::Bootstrap;
 pub(crate) use error::limit_secs;
-pub use error::{AuthFailure, BootstrapError, Claimant, Occupant, RANKS_NAMED_MAX, RankList, Strangers};
+pub use error::{AuthFailure, BootstrapError, Calls, Claimant, Occupant, Strangers};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;
 pub use incidents::{Counts, Incidents, Searches};
 pub use links::{LinkCounts, Links};
+pub use rank_list::{RANKS_NAMED_MAX, RankList};
 pub use reach::Reach;
 pub use ring::PeerEvent;
 pub use silence::Neighbour;

@@ -4,12 +4,13 @@
 //! Never: keeps the bootstrap alive, or waits for what the other rank's owner does when it connects.
 
 use super::channel::{Channel, DataStream};
-use super::error::{BootstrapError, RankList};
+use super::error::BootstrapError;
 use super::frame;
 use super::gather::GATHER_BYTES_MAX;
 use super::handshake::{Hello, Purpose};
 use super::join;
 use super::links::Links;
+use super::rank_list::RankList;
 use super::sock::{self, Deadline};
 use super::state::{Awaits, Shared, State};
 use oxccl_shared::abi::Rank;
@@ -173,10 +174,9 @@ impl Reach {
         });
         found.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
-                call: None,
+                calls: None,
                 what: "waiting for a peer to connect",
                 ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
-                theirs: None,
                 limit: deadline.limit(),
             })
         })
@@ -236,10 +236,9 @@ impl Reach {
     fn stream_error(&self, peer: Rank, error: &std::io::Error, deadline: &Deadline) -> BootstrapError {
         match error.kind() {
             std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
-                call: None,
+                calls: None,
                 what: "a message of the bootstrap",
                 ranks: RankList::from_iter([peer]),
-                theirs: None,
                 limit: deadline.limit(),
             },
             std::io::ErrorKind::InvalidData => BootstrapError::Altered { rank: peer },

@@ -9,7 +9,8 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::{Claimant, RankList, Strangers};
+use super::error::{Claimant, Strangers};
+use super::rank_list::RankList;
 use crate::os::NoDescriptor;
 use crate::wire::Message;
 

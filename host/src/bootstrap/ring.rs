@@ -21,11 +21,12 @@ use std::time::Duration;
 
 use oxccl_shared::abi::Rank;
 
-use super::error::{BootstrapError, RankList};
+use super::error::BootstrapError;
 use super::frame::{self, Decoder, Frame};
 use super::gather::GATHER_BYTES_MAX;
 use super::gather_tree::{PIECE_BYTES, TreeGather};
 use super::long_waits::LongWaits;
+use super::rank_list::RankList;
 use super::ring_wire::{
     BlockHead, KIND_EVENT, KIND_GREETING, KIND_MEETING, KIND_NOTE, KIND_PART, KIND_WAIT, LongWait,
     MeetingEnd, MembershipEvent, NOTE_BYTES_MAX, Note, PartHead, REASON_BYTES_MAX,

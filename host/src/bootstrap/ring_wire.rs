@@ -8,7 +8,8 @@ use std::time::Duration;
 use oxccl_shared::abi::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::error::{ANOTHERS_WAIT, BootstrapError, RankList};
+use super::error::{ANOTHERS_WAIT, BootstrapError};
+use super::rank_list::RankList;
 use crate::wire::Message;
 
 /// Frame kind: a [`PartHead`], then blocks, each behind its [`BlockHead`].
@@ -78,13 +79,9 @@ impl MembershipEvent {
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
-            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => BootstrapError::Timeout {
-                call: None,
-                what: ANOTHERS_WAIT,
-                ranks: *ranks,
-                theirs: None,
-                limit: *limit,
-            },
+            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => {
+                BootstrapError::Timeout { calls: None, what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
+            }
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }
             }

@@ -12,10 +12,11 @@ use oxccl_shared::abi::Rank;
 use super::cancel::Cancel;
 use super::config::BootstrapConfig;
 use super::endpoint::Bootstrap;
-use super::error::{BootstrapError, RankList};
+use super::error::BootstrapError;
 use super::handshake::Purpose;
 use super::id::{RootKind, UniqueId};
 use super::join;
+use super::rank_list::RankList;
 use super::rendezvous_wire::{ListenerAddr, Withdrawal};
 use super::sock::Deadline;
 use super::state::{Meeting, State};
@@ -299,13 +300,9 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { call, what, limit, .. } => BootstrapError::Timeout {
-                call,
-                what,
-                ranks: RankList::from_iter([members[0]]),
-                theirs: None,
-                limit,
-            },
+            BootstrapError::Timeout { calls, what, limit, .. } => {
+                BootstrapError::Timeout { calls, what, ranks: RankList::from_iter([members[0]]), limit }
+            }
             error => error,
         })?;
         let what = "its address cannot be read";
@@ -394,13 +391,8 @@ mod tests {
     #[test]
     fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let timeout = |ranks| BootstrapError::Timeout {
-            call: None,
-            what: "it",
-            ranks,
-            theirs: None,
-            limit: Duration::ZERO,
-        };
+        let timeout =
+            |ranks| BootstrapError::Timeout { calls: None, what: "it", ranks, limit: Duration::ZERO };
         let of_child = timeout(RankList::from_iter([Rank(2)]));
         assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
         assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");

@@ -15,9 +15,10 @@ const TRIES: u32 = 100;
 const TRY_EVERY: Duration = Duration::from_millis(1);
 
 /// The communicators of this process, each with the process: a forked child has the memory of its parent's.
-static ALL: Mutex<Vec<(u32, Weak<Stalls>)>> = Mutex::new(Vec::new());
+static ALL: Mutex<Listed> = Mutex::new(Vec::new());
+type Listed = Vec<(u32, Weak<Stalls>)>;
 
-fn lock() -> Option<MutexGuard<'static, Vec<(u32, Weak<Stalls>)>>> {
+fn lock() -> Option<MutexGuard<'static, Listed>> {
     match ALL.try_lock() {
         Ok(all) => Some(all),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

@@ -343,7 +343,7 @@ fn an_abort_reaches_everyone_with_its_reason_and_its_end_is_no_second_event() {
 fn for_whom_a_rank_waited_in_vain_reaches_everyone() {
     let mut world = World::new(5);
     let (ranks, limit) = (RankList::from_iter([Rank(4)]), Duration::from_secs(2));
-    let timeout = |what| BootstrapError::Timeout { call: None, what, ranks, theirs: None, limit };
+    let timeout = |what| BootstrapError::Timeout { calls: None, what, ranks, limit };
     world.ring(2).give_up(timeout("it"));
     world.settle(1);
     for rank in [0, 1, 3, 4] {

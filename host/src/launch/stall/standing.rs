@@ -70,11 +70,11 @@ const ORDERS_DIFFER: &str =
 
 impl Elsewhere {
     /// In words, beside a rank that waits here for this one.
-    pub fn beside(self, waiter: Rank) -> impl fmt::Display {
-        fmt::from_fn(move |f| match self.waits_for == waiter {
-            true => write!(f, "{self}; {ORDERS_DIFFER}"),
-            false => write!(f, "{self}"),
-        })
+    pub fn beside(self, waiter: Rank) -> String {
+        match self.waits_for == waiter {
+            true => format!("{self}; {ORDERS_DIFFER}"),
+            false => self.to_string(),
+        }
     }
 }
 
