@@ -10,7 +10,9 @@ use super::comm_call::InCommCall;
 use super::error::Error;
 use super::membership::Membership;
 use crate::bootstrap::{BootstrapError, Watch};
-use crate::launch::{CallsMade, CommCall, Fault, Health, LatestCalls, MessageSums, MessagesMade};
+use crate::launch::{
+    CallsMade, CommCall, Fault, Health, LatestCalls, MessageSums, MessagesMade, Outstanding,
+};
 use crate::wire::Message;
 use blocks::{Difference, read_all};
 use oxccl_shared::abi::Rank;
@@ -44,36 +46,47 @@ pub(super) fn meet(
     if let Err(differ @ BootstrapError::CallsDiffer { .. }) = found {
         return Err(differ.into());
     }
-    if let Err(error) = &found {
-        await_fault(error, health);
-    }
-    if let Ok(Some((fault, ours))) = found {
-        health.fail(fault, ours);
-    }
+    let outstanding = match &found {
+        Err(error) => await_fault(error, health),
+        Ok(Some((fault, ours))) => Some(health.fail(*fault, *ours)),
+        Ok(None) => health.fault(),
+    };
     // A fault says more than the meeting that it broke; but that another rank's wait was in vain, the meeting says too, and in which call.
     let has_timed_out = matches!(found, Err(BootstrapError::Timeout { .. }));
     let says_more = |fault: &Fault| !(has_timed_out && matches!(fault, Fault::PeerTimeout { .. }));
-    let outstanding = health.fault().filter(|outstanding| says_more(&outstanding.fault));
+    let outstanding = outstanding.filter(|outstanding| says_more(&outstanding.fault));
     outstanding.map_or(Ok(()), |outstanding| Err(member.operation_error(outstanding)))?;
     found?;
     Ok(())
 }
 
-/// Waits for the fault that says why the meeting broke: the thread that hears it may be a moment behind the one that waits for the ranks.
+/// The fault that says why the meeting broke, if there is one: the thread that hears it may be a moment behind the one that waits for the
+/// ranks.
+///
 /// A rank may have left because of it: once it has heard that another waited in vain for this one, its program has nothing more to do. What it
 /// heard it passed on before it left, so that this rank hears it too, and both orders have the same outcome. A rank that left by itself has
-/// no fault to wait for, and the meeting's error stands.
-fn await_fault(error: &BootstrapError, health: &Health) {
-    let has_reason = matches!(
-        error,
-        BootstrapError::PeerAborted { .. }
-            | BootstrapError::PeerLost { .. }
-            | BootstrapError::PeerLeft { .. }
-    );
-    let since = Instant::now();
+/// no fault to wait for, and the meeting's error stands: others that end because it left come meanwhile, and are not at fault.
+fn await_fault(error: &BootstrapError, health: &Health) -> Option<Outstanding> {
+    let has_left = matches!(error, BootstrapError::PeerLeft { .. });
+    let has_reason =
+        has_left || matches!(error, BootstrapError::PeerAborted { .. } | BootstrapError::PeerLost { .. });
+    let (since, known) = (Instant::now(), health.fault());
     while has_reason && !health.is_stopped() && since.elapsed() < REASON_TIME {
         std::thread::sleep(Duration::from_millis(1));
     }
+    known.or_else(|| health.fault().filter(|found| !has_left || explains_leaving(&found.fault)))
+}
+
+/// Whether a rank leaves because of a fault that came to be known when it had left.
+fn explains_leaving(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::FinalizedEarly { .. }
+            | Fault::PeerFinalized { .. }
+            | Fault::Timeout { .. }
+            | Fault::PeerTimeout { .. }
+            | Fault::Mismatch { .. }
+    )
 }
 
 /// Waits until all ranks have called it. Returns how their collectives differ, if they do.
@@ -166,13 +179,37 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(20));
                 health.fail(Fault::FinalizedEarly { rank }, None);
             });
-            await_fault(&BootstrapError::PeerLeft { rank: Rank(2) }, &health);
-            assert_eq!(health.fault().map(|found| found.fault), Some(Fault::FinalizedEarly { rank }));
+            let found = await_fault(&BootstrapError::PeerLeft { rank: Rank(2) }, &health);
+            assert_eq!(found.map(|found| found.fault), Some(Fault::FinalizedEarly { rank }));
         });
         // Nothing more comes of what this rank found itself.
         let (since, quiet) = (Instant::now(), Health::new(Rank(0), 3));
-        await_fault(&BootstrapError::Aborted, &quiet);
-        assert!(since.elapsed() < REASON_TIME && quiet.fault().is_none());
+        assert_eq!(await_fault(&BootstrapError::Aborted, &quiet), None);
+        assert!(since.elapsed() < REASON_TIME);
+    }
+
+    /// While this rank waited for the reason, a rank that had ended because of the one that left was taken for it.
+    #[test]
+    fn who_ends_because_another_left_is_not_named_for_it() {
+        let (left, rank) = (BootstrapError::PeerLeft { rank: Rank(2) }, Rank(1));
+        for fault in [Fault::PeerDied { rank }, Fault::PeerAborted { rank }, Fault::PeerLeft { rank }] {
+            let health = Health::new(Rank(0), 3);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(20));
+                    health.fail(fault, None);
+                });
+                assert_eq!(await_fault(&left, &health), None);
+            });
+            // What was known before is another matter, and so is a meeting that broke by a death.
+            assert_eq!(await_fault(&left, &health).map(|found| found.fault), Some(fault));
+            let lost = BootstrapError::PeerLost { rank };
+            assert_eq!(await_fault(&lost, &health).map(|found| found.fault), Some(fault));
+        }
+        // A lone one: its leaving is the error, soon.
+        let since = Instant::now();
+        assert_eq!(await_fault(&left, &Health::new(Rank(0), 3)), None);
+        assert!((REASON_TIME..REASON_TIME * 4).contains(&since.elapsed()), "{:?}", since.elapsed());
     }
 
     #[test]
