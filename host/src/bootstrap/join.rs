@@ -186,7 +186,7 @@ pub(crate) fn register(
             calls: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
-            limit: deadline.limit(),
+            limit: config.timeout,
         },
         io::ErrorKind::InvalidData => {
             BootstrapError::AuthFailed { addr: id.root_addr(), why: AuthFailure::Altered }

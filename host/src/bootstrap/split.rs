@@ -166,7 +166,9 @@ impl Bootstrap {
                     let is_named = ranks.named().contains(&self.rank());
                     let may_be_unnamed = ranks.total() as usize > ranks.named().len();
                     let is_late = is_named || may_be_unnamed && since.elapsed() < Duration::from_secs(1);
-                    let limit = if is_late { Duration::ZERO } else { self.shared.config.timeout };
+                    // That of the rank that gave up first, which may be shorter than this one's.
+                    let limit = since.elapsed().min(self.shared.config.timeout);
+                    let limit = if is_late { Duration::ZERO } else { limit };
                     BootstrapError::MissingRanks { ranks, nranks, limit, strangers: None, calls: None }
                 }
                 (None, Some(gone), ..) => gone,
@@ -300,8 +302,9 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { calls, what, limit, .. } => {
-                BootstrapError::Timeout { calls, what, ranks: RankList::from_iter([members[0]]), limit }
+            BootstrapError::Timeout { calls, what, .. } => {
+                let ranks = RankList::from_iter([members[0]]);
+                BootstrapError::Timeout { calls, what, ranks, limit: timeout }
             }
             error => error,
         })?;
