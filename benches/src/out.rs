@@ -325,6 +325,28 @@ mod tests {
         assert!(error.to_string().contains("pipe is a pipe that nobody reads"), "{error}");
     }
 
+    /// A pipe that is full is waited for. What it does not hold was an error while it was opened as one that nobody waits for.
+    #[test]
+    fn more_than_a_pipe_holds_is_written_to_a_reader_that_is_slow() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || {
+                let mut file = File::open(pipe).unwrap();
+                std::thread::sleep(LOOKS_EVERY * 20);
+                let mut text = String::new();
+                std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+                text
+            }
+        });
+        // A pipe holds 64 KiB.
+        let text = "0123456789abcdef".repeat(1 << 14);
+        replace(&pipe, &text).unwrap();
+        assert!(read.join().unwrap() == text);
+    }
+
     /// The same where what is written is not known yet: the pipe was opened to see whether it can be.
     #[test]
     fn a_pipe_that_was_tried_stays_open_and_a_page_that_grows_is_written_once() {
