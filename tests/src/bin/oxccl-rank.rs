@@ -129,6 +129,8 @@ impl Program {
             // The same to the end.
             "all-split" => Ok(self.communicator()?.split(Some(0), 0).map(drop)?),
             "all-shrink" => Ok(self.communicator()?.start_shrink(&[])?.wait().map(drop)?),
+            // Goes on with a split in which the ranks stand the other way round.
+            "reverse" => self.reverse(),
             // Goes on with the communicator that this one was made from; the next time with this one again.
             "swap" => {
                 let (parent, this) =
@@ -279,6 +281,14 @@ impl Program {
         let excluded = arg.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
         let child = self.communicator()?.start_shrink(&excluded)?.wait()?;
         println!("shrunk {} {} {}", child.rank(), child.size(), start.elapsed().as_micros());
+        self.parents.extend(self.communicator.replace(child));
+        Ok(())
+    }
+
+    fn reverse(&mut self) -> StepResult {
+        let key = i32::try_from(self.nranks - self.rank)?;
+        let child = self.communicator()?.split(Some(0), key)?.ok_or("it is in no part")?;
+        println!("reversed {} {}", child.rank(), child.size());
         self.parents.extend(self.communicator.replace(child));
         Ok(())
     }

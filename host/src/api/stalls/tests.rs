@@ -3,7 +3,7 @@
 use super::super::polling::{Asked, Rounds};
 use super::*;
 use crate::bootstrap::{BootstrapConfig, UniqueId};
-use crate::launch::{Outstanding, Progress};
+use crate::launch::{Elsewhere, Health, Mark, Outstanding, Progress};
 use crate::plan::{Call, CallRecord};
 use oxccl_shared::abi::{DataType, Func, RedOp};
 
@@ -104,6 +104,7 @@ fn a_minute(operations: &[[u64; 2]]) -> (Vec<u64>, u32) {
         data_links: Arc::default(),
         looked_at_after: LOOKED_AT_AFTER,
         window: Mutex::default(),
+        is_alone: true,
     };
     let polling = Polling { running, gpu: gpu.clone(), start: Instant::now() };
     let mut rounds = Rounds::new(polling.now(), POLL_EVERY);
@@ -129,8 +130,8 @@ fn kernels_are_looked_at_only_while_an_operation_lasts() {
     assert_eq!(questions, 60, "the driver is asked no more often");
 }
 
-/// What an error with this fault says of its rank, after rank 1 of 3 has given up.
-fn place_in_error(fault: Fault, reason: &str) -> Option<&'static str> {
+/// Rank 0 of 3, in processes of their own.
+fn stalls() -> Stalls {
     let bind_addr = Some("127.0.0.1".parse().expect("an address"));
     let config = BootstrapConfig { bind_addr, ..BootstrapConfig::default() };
     let id = UniqueId::create_by(&config).expect("a root");
@@ -138,9 +139,57 @@ fn place_in_error(fault: Fault, reason: &str) -> Option<&'static str> {
     let mut stalls = Stalls::new(&alone, &Config::default());
     alone.close();
     stalls.names.places = (70..73).map(|process| Place { host: "node8".into(), process }).collect();
+    stalls.detector = Mutex::new(Detector::new(Rank(0), 3, stalls.warn));
+    stalls
+}
+
+/// What an error with this fault says of its rank, after rank 1 of 3 has given up.
+fn place_in_error(fault: Fault, reason: &str) -> Option<&'static str> {
+    let stalls = stalls();
     stalls.note_said(Rank(1), reason);
     stalls.note_said(Rank(2), "too late");
     stalls.place_in_error(&fault)
+}
+
+/// One that was over for long was blamed.
+#[test]
+fn an_error_says_where_a_rank_waits_only_of_a_stall_that_is_not_over() {
+    let (stalls, health) = (Arc::new(stalls()), Arc::new(Health::new(Rank(0), 3)));
+    let memory = MemoryReport { peers: Vec::new(), own_bytes: 0 };
+    stalls.start(health.clone(), &memory);
+    let during = CallRecord { seq: 4, call: Call::ONE_BYTE };
+    let stall = Stall {
+        class: StallClass::MissingEnter,
+        rank: Rank(2),
+        waiter: Rank(1),
+        during,
+        mark: Mark::default(),
+        waited: Duration::from_secs(9),
+        lasted: Duration::from_secs(9),
+        latest: None,
+        is_in: None,
+        in_comm_call: None,
+        elsewhere: Some(Elsewhere { func: Func::Barrier, waits_for: Rank(0) }),
+        moved: None,
+        link: None,
+        waits_at: None,
+        stands_at: None,
+        silent: 0,
+    };
+    let hear = |notice| stalls.heard(Rank(1), notice, &|_| ());
+    let timeout = |rank| Fault::Timeout { rank: Rank(rank), limit: Duration::from_secs(30) };
+    let said = |rank| stalls.elsewhere_in(&timeout(rank));
+    assert_eq!(said(2), None);
+    hear(StallNotice::Found(stall));
+    let text = "its process is in barrier of another communicator and waits there for rank 0";
+    assert_eq!((said(2).as_deref(), said(1)), (Some(text), None));
+    hear(StallNotice::Over);
+    assert_eq!(said(2), None);
+    // This rank gives up a moment after the one that has reported it.
+    hear(StallNotice::Found(stall));
+    health.fail(timeout(2), None);
+    hear(StallNotice::Over);
+    assert_eq!(said(2).as_deref(), Some(text));
 }
 
 #[test]

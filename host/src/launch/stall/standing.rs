@@ -64,15 +64,16 @@ impl fmt::Display for Elsewhere {
     }
 }
 
-/// What is wrong if that is a rank that waits here.
-const ORDERS_DIFFER: &str =
-    "each waits for the other: processes call their communicators in different orders";
+/// What may be wrong if that is a rank that waits here. It is not known: a request or a kernel waits while its program goes on, and a program
+/// may call each communicator by a thread of its own.
+const PERHAPS_ORDERS_DIFFER: &str =
+    "perhaps the two wait for each other, as processes do that call their communicators in different orders";
 
 impl Elsewhere {
     /// In words, beside a rank that waits here for this one.
     pub fn beside(self, waiter: Rank) -> String {
         match self.waits_for == waiter {
-            true => format!("{self}; {ORDERS_DIFFER}"),
+            true => format!("{self}; {PERHAPS_ORDERS_DIFFER}"),
             false => self.to_string(),
         }
     }
