@@ -230,6 +230,21 @@ fn every_call_that_a_rank_is_in_is_watched() {
     assert_eq!(job.ranks[0].watch.look(job.now, &own, &mut acts), Some(next));
 }
 
+/// Shrinks are not told apart: who waited in one was silent for ever once another had reported another one.
+#[test]
+fn a_shrink_is_reported_when_another_one_that_was_has_ended() {
+    let mut job = Job::new(4);
+    let since = job.now;
+    let first = job.enter(0, CommCall::Shrink, Some(&[0, 2]));
+    job.enter(1, CommCall::Shrink, Some(&[1, 3]));
+    job.run(30);
+    assert_eq!(job.found(since), [(10, 0, StallClass::MissingEnter, 2, 0)]);
+    job.ranks[0].watch.leave(first);
+    job.run(30);
+    let found = job.found(since);
+    assert!(matches!(found[1..], [(30..50, 1, StallClass::MissingEnter, 3, 0)]), "{found:?}");
+}
+
 /// What a time-out names.
 #[test]
 fn which_other_call_a_rank_is_in_is_known_once_it_was_asked() {

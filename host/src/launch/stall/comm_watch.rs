@@ -76,7 +76,7 @@ struct Open {
     /// When a lower rank asked what this one wants to know.
     lower_asked: Option<Duration>,
     reported: Option<CommStall>,
-    /// What each rank has said since this one asked; empty before it did.
+    /// What each rank said last, of what it said since this one began to ask; before that, what it said to others that asked.
     said: Vec<Said>,
 }
 
@@ -211,7 +211,9 @@ impl CommCallWatch {
         let open = &self.open[at];
         let same = |rank: usize| now_in(open, &open.said.get(rank)?.last?);
         if (0..open.said.len()).filter_map(same).any(|other| other.is_reported) {
-            return None;
+            // Where calls of one kind are not told apart, that may be another one, which ends before this one does.
+            let may_be_another = open.call == CommCall::Shrink || self.open.len() > 1;
+            return may_be_another.then_some(now + self.warn);
         }
         let lasted = now.saturating_sub(open.since);
         let is_as_late = |other: CommCallNow| {
