@@ -367,7 +367,7 @@ fn the_time_out_of_a_split_against_a_shrink_names_both() {
         println!("{texts:#?}");
         for [ours, theirs] in [names, [names[1], names[0]]] {
             let names_both = |text: &&String| {
-                text.contains(ours) && text.contains(&format!(" is in {theirs}"))
+                text.contains(ours) && text.contains(&format!(" said that it was in {theirs}"))
             };
             assert!(texts.iter().any(|text| names_both(&text)), "{ours}, {theirs}: {texts:#?}");
         }

@@ -229,9 +229,9 @@ impl Stalls {
         self.comm_calls().enter(self.now(Instant::now()), call, members)
     }
 
-    /// The call of this kind that a rank was in when it was last heard of in a call of this rank's.
-    pub fn comm_call_of(&self, rank: Rank) -> Option<CommCall> {
-        self.comm_calls().call_of(rank)
+    /// The other call of this kind that a rank said last that it was in, while this one was in its call with this number.
+    pub fn other_comm_call(&self, id: u64, rank: Rank) -> Option<CommCall> {
+        self.comm_calls().other_call(id, rank)
     }
 
     /// It has returned.

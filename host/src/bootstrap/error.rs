@@ -53,12 +53,12 @@ impl Strangers {
     }
 }
 
-/// The calls about a communicator that ranks make where they wait for each other.
+/// The calls about a communicator that ranks make where they wait for each other until the time is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Calls {
+pub struct CallsInTimeout {
     /// This rank's.
     pub ours: &'static str,
-    /// The first one's that did not come, if it said that it makes another.
+    /// The first one's that did not come, if it last said that it was in another.
     pub theirs: Option<&'static str>,
 }
 
@@ -128,8 +128,8 @@ pub enum BootstrapError {
         limit: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
-        /// The call in which they did not come, if the first of them said that it makes another.
-        calls: Option<Box<Calls>>,
+        /// The call in which they did not come, if the first of them said that it was in another.
+        calls: Option<Box<CallsInTimeout>>,
     },
     /// Two processes claim the same rank.
     #[error(
@@ -299,7 +299,7 @@ pub enum BootstrapError {
     #[error("{}{what} took longer than {} s{}{}", within(.calls.as_deref()), limit_secs(.limit), limited_by(.calls.as_deref()), waiting_for(.ranks, .calls.as_deref()))]
     Timeout {
         /// The call in which the ranks meet, such as a split, where it is known.
-        calls: Option<Box<Calls>>,
+        calls: Option<Box<CallsInTimeout>>,
         /// The operation.
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
@@ -483,7 +483,7 @@ impl BootstrapError {
     /// The same, with the call in which the ranks meet: a timeout names it, and what sets its limit.
     pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
         if let BootstrapError::Timeout { calls, .. } = &mut self {
-            *calls = Some(Box::new(Calls { ours, theirs: None }));
+            *calls = Some(Box::new(CallsInTimeout { ours, theirs: None }));
         }
         self
     }
@@ -502,7 +502,7 @@ impl BootstrapError {
     pub(crate) fn while_in(mut self, ours: &'static str, other: &'static str) -> BootstrapError {
         if let BootstrapError::MissingRanks { calls, .. } | BootstrapError::Timeout { calls, .. } = &mut self
         {
-            *calls = Some(Box::new(Calls { ours, theirs: Some(other) }));
+            *calls = Some(Box::new(CallsInTimeout { ours, theirs: Some(other) }));
         }
         self
     }
@@ -550,27 +550,28 @@ fn at(rank: &Option<Rank>, addr: &SocketAddr) -> String {
 }
 
 /// The call, before what lasted in it.
-fn within(calls: Option<&Calls>) -> String {
+fn within(calls: Option<&CallsInTimeout>) -> String {
     calls.map_or_else(String::new, |calls| format!("{}: ", calls.ours))
 }
 
 /// What sets the limit of a wait in a named call.
-fn limited_by(calls: Option<&Calls>) -> &'static str {
+fn limited_by(calls: Option<&CallsInTimeout>) -> &'static str {
     calls.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
 }
 
-fn waiting_for(ranks: &RankList, calls: Option<&Calls>) -> String {
+fn waiting_for(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
     let Some(first) = ranks.named().first() else { return String::new() };
     let theirs = calls.and_then(|calls| calls.theirs);
-    let instead = theirs.map_or_else(String::new, |theirs| format!("; rank {first} is in {theirs}"));
+    let instead =
+        theirs.map_or_else(String::new, |theirs| format!("; rank {first} said that it was in {theirs}"));
     format!(", still waiting for {ranks}{instead}")
 }
 
 /// What the first of the missing ranks does.
-fn instead(ranks: &RankList, calls: Option<&Calls>) -> String {
+fn instead(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
     let said = || Some((ranks.named().first()?, calls?.theirs?, calls?.ours));
     said().map_or_else(String::new, |(rank, theirs, ours)| {
-        format!("; rank {rank} is in {theirs}, and this rank is in {ours}")
+        format!("; rank {rank} said that it was in {theirs}, and this rank is in {ours}")
     })
 }
 
@@ -630,7 +631,7 @@ mod tests {
         assert_eq!(named.to_string(), text);
         assert_eq!(named.missed(), Some(Rank(4)));
         let differ = named.while_in("split", "shrink");
-        assert_eq!(differ.to_string(), format!("{text}; rank 4 is in shrink"));
+        assert_eq!(differ.to_string(), format!("{text}; rank 4 said that it was in shrink"));
         // A text says nothing of the call.
         let what = "waiting: for somebody";
         let other = BootstrapError::Timeout { calls: None, what, ranks: RankList::default(), limit };

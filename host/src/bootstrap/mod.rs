@@ -68,7 +68,7 @@ pub use config::BootstrapConfig;
 pub(crate) use config::PEER_DEAD_AFTER;
 pub use endpoint::Bootstrap;
 pub(crate) use error::limit_secs;
-pub use error::{AuthFailure, BootstrapError, Calls, Claimant, Occupant, Strangers};
+pub use error::{AuthFailure, BootstrapError, CallsInTimeout, Claimant, Occupant, Strangers};
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use iface::InterfaceFilter;
 pub use incidents::{Counts, Incidents, Searches};

@@ -249,11 +249,19 @@ fn a_shrink_is_reported_when_another_one_that_was_has_ended() {
 #[test]
 fn which_other_call_a_rank_is_in_is_known_once_it_was_asked() {
     let mut job = Job::new(3);
-    job.enter(0, CommCall::Split, None);
-    job.enter(1, CommCall::Shrink, None);
-    assert_eq!(job.ranks[0].watch.call_of(Rank(1)), None);
+    let split = job.enter(0, CommCall::Split, None);
+    let shrink = job.enter(1, CommCall::Shrink, None);
+    let other = |job: &Job, [rank, of]: [usize; 2], id| job.ranks[rank].watch.other_call(id, Rank(of as u32));
+    assert_eq!(other(&job, [0, 1], split), None);
     job.run(20);
-    assert_eq!(job.ranks[0].watch.call_of(Rank(1)), Some(CommCall::Shrink));
-    assert_eq!(job.ranks[1].watch.call_of(Rank(0)), Some(CommCall::Split));
-    assert_eq!(job.ranks[0].watch.call_of(Rank(2)), None);
+    assert_eq!(other(&job, [0, 1], split), Some(CommCall::Shrink));
+    assert_eq!(other(&job, [1, 0], shrink), Some(CommCall::Split));
+    assert_eq!(other(&job, [0, 2], split), None);
+    // A rank that is in both has come.
+    job.enter(1, CommCall::Split, None);
+    job.run(20);
+    assert_eq!(other(&job, [0, 1], split), None);
+    assert_eq!(other(&job, [1, 0], shrink), Some(CommCall::Split));
+    job.ranks[0].watch.leave(split);
+    assert_eq!(other(&job, [0, 1], split), None);
 }

@@ -135,10 +135,13 @@ impl CommCallWatch {
         self.open.remove(at).reported
     }
 
-    /// The call that a rank was in when it last said what it does.
-    pub fn call_of(&self, rank: Rank) -> Option<CommCall> {
-        let standing = self.open.iter().find_map(|open| open.said.get(rank.index())?.last)?;
-        standing.comm_calls.first().map(|now| now.call)
+    /// Which other call a rank was in when it last said what it does, while this rank was in the call with this number; none if it was in
+    /// a call of the same kind.
+    pub fn other_call(&self, id: u64, rank: Rank) -> Option<CommCall> {
+        let open = self.open.iter().find(|open| open.id == id)?;
+        let calls = open.said.get(rank.index())?.last?.comm_calls;
+        let is_same = calls.now.into_iter().flatten().any(|now| now.call == open.call);
+        calls.first().map(|now| now.call).filter(|_| !is_same)
     }
 
     /// What this rank says of these calls.
