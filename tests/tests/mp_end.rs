@@ -94,14 +94,14 @@ fn a_rank_that_leaves_is_named_by_those_who_wait_for_it() {
     }
 }
 
-/// Rank 1 finds first that rank 2 has left, and its process ends for it while rank 0 waits for the reason: rank 0 named rank 1.
+/// The process of rank 1 ends because rank 2 has left, while rank 0 waits for the reason why that one left: rank 0 named rank 1.
 #[test]
 fn who_ends_because_a_rank_left_before_the_end_is_not_named_for_it() {
     for transport in ["shm", "tcp"] {
         let mut job = Launch::new(RANK, 3).env("OXCCL_TRANSPORT", transport).start_each(|rank| {
             let steps = [
-                "join barrier sleep=250 finalize after drop",
-                "exit-at-once join barrier finalize",
+                "join barrier sleep=100 finalize after drop",
+                "exit-at-once join barrier recv=10:2",
                 "join barrier drop",
             ];
             steps[rank as usize].to_owned()
