@@ -1,6 +1,6 @@
 //! Worlds of GPUs: the cases of the CPU ranks, on device memory.
 
-use crate::case::{Case, Part};
+use crate::case::{Case, Part, Placement};
 use crate::harness::{Settings, first_error, on_threads};
 use oxccl::cuda::{Capture, CudaError, DeviceMemory, Driver, Graph, GraphExec, Stream};
 use oxccl::{Config, DeviceCommunicator, DeviceGroup, Error, UniqueId, Window, device_group};
@@ -153,8 +153,8 @@ impl DeviceWorld {
         DeviceWorld { settings, ranks: ranks.unwrap_or_else(|error| panic!("{error}")) }
     }
 
-    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank. In cases
-    /// with unaligned buffers only those are unaligned that no other rank touches.
+    /// From now on all buffers lie in a symmetric window of so many bytes, those of a call at the same places on every rank; but for unaligned
+    /// ones that no other rank touches.
     ///
     /// # Panics
     /// If that fails.
@@ -357,9 +357,11 @@ impl DeviceRank {
                 let is_part = |place: Option<(usize, usize)>| place.is_some_and(|(of, _)| of == index);
                 let is_touched = touches_send && is_part(part.send) || touches_recv && is_part(part.recv);
                 let beside = match self.window.is_some() && is_touched {
-                    true => 0,
-                    false => buffer.bytes().as_ptr().addr() as u64 % 64 / elem_bytes * elem_bytes,
+                    true if case.placement != Placement::Unaligned => 0,
+                    true => case.seed + index as u64 * 5,
+                    false => buffer.bytes().as_ptr().addr() as u64,
                 };
+                let beside = beside % 64 / elem_bytes * elem_bytes;
                 // Wherever the buffer begins on the host: the same on every rank, with room for the guard before it.
                 let place = free.next_multiple_of(ALIGN) + ALIGN + beside;
                 free += room(buffer.memory().len());

@@ -38,7 +38,8 @@ pub unsafe fn send_part<B: BulkCopy>(
 ) -> Result<bool, Stop> {
     let (conn, src, len) = (&conns.send[0], message.buffer.wrapping_add(part.start), part.len());
     // Wherever it goes: a loader that does not ask itself loads meanwhile what the tiles hold.
-    let ahead = len.min(block.tiles() as usize * block.tile_bytes());
+    let first = block.first_piece_bytes(src.addr());
+    let ahead = len.min(first + (block.tiles() as usize - 1) * block.tile_bytes());
     let loaded_to = if block.loads() && !block.stores() { ahead } else { 0 };
     // SAFETY: obligations 1 and 3.
     let loaded = unsafe { push(block, src, None, 0..loaded_to) };
@@ -165,7 +166,8 @@ fn await_message<B: Block>(
 /// Copies by the loader and the storer, tile by tile. Without a destination what is loaded is dropped.
 ///
 /// # Safety
-/// 1. `src` is readable, and `dst` is writable by the storer; both begin at multiples of 16 bytes. Tiles are open.
+/// 1. `src` is readable, and `dst` is writable by the storer; both begin at multiples of 16 bytes. Tiles are open. Pieces are those of a push
+///    from byte 0 on: the bytes begin with one of them.
 #[inline(always)]
 unsafe fn push<B: BulkCopy>(
     block: &B,
@@ -175,8 +177,11 @@ unsafe fn push<B: BulkCopy>(
 ) -> Result<(), Stop> {
     let operands = Operands { count: 1, pre: Pre::None, how: How::default() };
     let mut at = bytes.start;
+    // The loader does not know the destination, which most often lies like the source.
+    let mut room = if at == 0 { block.first_piece_bytes(src.addr()) } else { block.tile_bytes() };
     while at < bytes.end {
-        let len = block.tile_bytes().min(bytes.end - at);
+        let len = room.min(bytes.end - at);
+        room = block.tile_bytes();
         let source = |_| (src.wrapping_add(at), false);
         let store = |tile: Tile, _: bool| {
             if let Some(dst) = dst {

@@ -1,7 +1,7 @@
 //! Collectives on buffers that all ranks reach: nothing is staged.
 
 use crate::conn::Conns;
-use crate::gpu::{Among, AmongBlocks, BulkCopy, How, Stop, Tile, Words};
+use crate::gpu::{Among, AmongBlocks, BulkCopy, How, LINE_BYTES, Stop, Tile, Words};
 use crate::prims::{Operands, Pre, end_tiles, first_meeting, meeting, move_tile};
 use core::array::from_fn;
 use oxccl_shared::abi::{Func, Rank, RankBuffers, SlotHeader};
@@ -195,10 +195,16 @@ unsafe fn copy<B: AmongBlocks>(
     if !block.works() {
         return;
     }
+    // The first piece ends where a line of the outputs does, in which all stretches lie alike. None ends within an element.
+    let first =
+        stretches.clone().next().map_or(0, |stretch| place(buffers, &stretch, elem_bytes)) % LINE_BYTES;
+    let mut skew = first - first % elem_bytes;
     let mut at = 0;
     // A piece of every stretch in turn: while stores are on the way to other ranks, those to our own memory go on.
     while at < len_bytes {
-        let len = (THREAD_BYTES * block.threads() * among.count as usize).min(len_bytes - at);
+        let whole = THREAD_BYTES * block.threads() * among.count as usize;
+        let len = (whole - skew).min(len_bytes - at);
+        skew = 0;
         for stretch in stretches.clone() {
             let (src_at, dst_at) = (stretch.src * elem_bytes + at, stretch.dst * elem_bytes + at);
             // SAFETY: obligation 1: the piece is a part of the stretch.
@@ -258,8 +264,10 @@ unsafe fn run_mine<B: BulkCopy>(
     for stretch in share.stretches() {
         let len_bytes = stretch.len * elem_bytes;
         let mut at = 0;
+        let mut room = block.first_piece_bytes(place(buffers, &stretch, elem_bytes));
         while at < len_bytes {
-            let len = tile.min(len_bytes - at);
+            let len = room.min(len_bytes - at);
+            room = tile;
             // SAFETY: obligation 1: the piece is a part of the stretch.
             let moved = unsafe { run_piece(block, buffers, &stretch, elem_bytes, at, len) };
             if moved.is_err() {
@@ -270,6 +278,16 @@ unsafe fn run_mine<B: BulkCopy>(
         }
     }
     Ok(())
+}
+
+/// Where a stretch begins in this rank's memory, which lies there as the other ranks' part of it does in theirs.
+#[inline(always)]
+fn place(buffers: &Buffers, stretch: &Stretch, elem_bytes: usize) -> usize {
+    let RankBuffers { src, dst } = buffers.of(buffers.rank);
+    match (stretch.reads, stretch.writes) {
+        (Whose::All, Whose::One(_)) => src.addr() + stretch.src * elem_bytes,
+        _ => dst.addr() + stretch.dst * elem_bytes,
+    }
 }
 
 /// `len` bytes of a stretch from byte `at` on.

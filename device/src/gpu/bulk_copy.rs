@@ -1,6 +1,6 @@
 //! Bulk copies: one thread asks for the copy of many bytes, and an engine carries it out while the block's threads do something else.
 
-use super::{Block, How};
+use super::{Block, How, LINE_BYTES};
 use core::cell::Cell;
 use oxccl_shared::abi::SlotHeader;
 
@@ -96,6 +96,15 @@ impl Default for Pipe {
 pub trait BulkCopy: Block {
     /// Bytes of a tile: a multiple of 128.
     fn tile_bytes(&self) -> usize;
+
+    /// Bytes of the first piece of what begins at this address: behind it, pieces begin where lines do. A tile begins with a line, and where its
+    /// place in memory does not, the engine moves two parts of lines for each (docs/measurements/2026-11-29-any-place.md).
+    #[inline(always)]
+    fn first_piece_bytes(&self, address: usize) -> usize {
+        const ALIGN: usize = 16;
+        let tile = self.tile_bytes();
+        tile - (address % LINE_BYTES / ALIGN * ALIGN).min(tile - ALIGN)
+    }
 
     /// Tiles of the block; more than any slice has operands.
     fn tiles(&self) -> u32;

@@ -5,6 +5,9 @@ use oxccl_shared::reduce::{self, Element, Prod, Sum};
 /// 16 bytes of packed elements.
 pub type Pack = [u64; 2];
 
+/// What a GPU's memory and its links move at once. Rows of packs that begin elsewhere touch one line more.
+pub const LINE_BYTES: usize = 128;
+
 /// Bytes of shared memory that a kernel uses.
 pub const SHARED_BYTES: usize = 2048;
 
@@ -69,11 +72,41 @@ pub trait KernelMachine {
     /// 1. `at` is 16-byte aligned and readable.
     unsafe fn load_pack(at: usize) -> Pack;
 
+    /// As [`Self::load_pack`], of a pack that the thread beside this one reads too: that a cache keeps it for both.
+    ///
+    /// # Safety
+    /// 1. As [`Self::load_pack`].
+    #[inline(always)]
+    unsafe fn load_pack_for_two(at: usize) -> Pack {
+        // SAFETY: obligation 1.
+        unsafe { Self::load_pack(at) }
+    }
+
     /// Writes a pack.
     ///
     /// # Safety
     /// 1. `at` is 16-byte aligned and writable.
     unsafe fn store_pack(at: usize, value: Pack);
+
+    /// Reads a unit of 1, 2, 4 or 8 bytes.
+    ///
+    /// # Safety
+    /// 1. `at` is aligned to it and readable.
+    #[inline(always)]
+    unsafe fn load_unit<T: Copy>(at: usize) -> T {
+        // SAFETY: obligation 1.
+        unsafe { (at as *const T).read() }
+    }
+
+    /// Writes a unit.
+    ///
+    /// # Safety
+    /// 1. `at` is aligned to it and writable.
+    #[inline(always)]
+    unsafe fn store_unit<T: Copy>(at: usize, value: T) {
+        // SAFETY: obligation 1.
+        unsafe { (at as *mut T).write(value) }
+    }
 
     /// The same address. A machine can hide from its compiler where it comes from: that would otherwise keep every place at a constant
     /// distance of it in a register of its own, from turn to turn of a loop.

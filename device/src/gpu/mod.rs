@@ -32,7 +32,7 @@ pub mod amdgcn;
 
 pub use bulk_copy::{BulkCopy, NO_TILE, Pipe, STORES_READING, STORES_RECENT, Stage, Tile};
 pub use lines::Lines;
-pub use machine::{CopyEngine, KernelMachine, NoEngine, Pack, SHARED_BYTES};
+pub use machine::{CopyEngine, KernelMachine, LINE_BYTES, NoEngine, Pack, SHARED_BYTES};
 pub use words::{Fold, Words};
 
 use oxccl_shared::abi::{Rank, SlotHeader, Step};

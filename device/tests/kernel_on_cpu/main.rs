@@ -355,9 +355,12 @@ proptest! {
         blocks in 1u32..4,
         factor: Option<u8>,
         in_place in proptest::option::of(0..PLACES),
+        lie_alike: [bool; 2],
     ) {
         let [operands, outputs] =
             [operands, outputs].map(|at| at.map(|at| usize::from(at % 16 / unit * unit)));
+        let operands = if lie_alike[0] { [operands[0]; PLACES] } else { operands };
+        let outputs = if lie_alike[1] { [outputs[0]; PLACES] } else { outputs };
         let in_place = in_place.map(|operand| operand % does.operands());
         let noutputs = noutputs.min(does.operands().max(2));
         let [found, wanted] =

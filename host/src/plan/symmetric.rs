@@ -157,6 +157,11 @@ fn blocks_max(func: Func, nranks: u32, policy: CtaPolicy) -> u32 {
     }
 }
 
+/// Whether all ranks' blocks begin where bulk copies may, if the buffers do.
+fn blocks_are_aligned(call: &Call) -> bool {
+    call.func == Func::AllReduce || call.bytes().is_multiple_of(ALIGN_BYTES)
+}
+
 impl Facts {
     /// Whether a call goes by a symmetric kernel if its buffers are placed for that. The same on every rank.
     pub fn takes_symmetric(&self, call: &Call, forced: Option<Forced>) -> bool {
@@ -167,7 +172,7 @@ impl Facts {
             // Each rank has a multiplier of its own, for its own input.
             && !(call.func.is_reduction() && call.op == RedOp::PreMulSum)
             && call.count > 0
-            && self.symmetric_is_aligned(call)
+            && (blocks_are_aligned(call) || self.threads_move(call))
             && (self.symmetric == Some(true) || self.symmetric_is_faster(call))
     }
 
@@ -180,9 +185,9 @@ impl Facts {
             && self.forced == Forced::default()
     }
 
-    /// Whether all ranks' blocks begin where bulk copies may, if the buffers do.
-    fn symmetric_is_aligned(&self, call: &Call) -> bool {
-        call.func == Func::AllReduce || call.bytes().is_multiple_of(ALIGN_BYTES)
+    /// Whether threads can carry it out, wherever buffers and ranks' blocks begin. The same on every rank.
+    fn threads_move(&self, call: &Call) -> bool {
+        !call.func.is_reduction() || self.nranks <= reduced_max(call.dtype)
     }
 
     fn symmetric_is_faster(&self, call: &Call) -> bool {
@@ -218,7 +223,8 @@ impl Facts {
                 return Some(None);
             }
             let placement = place(address, call.extent_bytes(extent, self.nranks))?;
-            placement.offset.is_multiple_of(ALIGN_BYTES).then_some(Some(placement))
+            let is_reached = self.threads_move(call) || placement.offset.is_multiple_of(ALIGN_BYTES);
+            is_reached.then_some(Some(placement))
         };
         let send = placed(touches_send, addresses[0], buffers.send)?;
         let recv = placed(touches_recv, addresses[1], buffers.recv)?;
@@ -226,11 +232,12 @@ impl Facts {
             return None;
         }
         let plan = self.symmetric_plan(call, [send, recv]);
-        let is_aligned = addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES));
+        let is_aligned =
+            blocks_are_aligned(call) && addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES));
         match is_aligned || plan.tile_bytes == 0 {
             true => Some(plan),
             // As many blocks as the other ranks have, which may have tiles.
-            false if !call.func.is_reduction() || self.nranks <= reduced_max(call.dtype) => {
+            false if self.threads_move(call) => {
                 Some(SymmetricPlan { threads: COPYING_THREADS, tile_bytes: 0, ..plan })
             }
             false => None,
@@ -385,7 +392,11 @@ mod tests {
         let pre = Call { op: RedOp::PreMulSum, ..call(Func::AllReduce, LONG) };
         assert!(!any.takes_symmetric(&pre, None), "each rank has a multiplier of its own");
         assert!(any.takes_symmetric(&call(Func::AllReduce, LONG + 1), None));
-        assert!(!any.takes_symmetric(&call(Func::AllGather, LONG + 1), None), "blocks that are not aligned");
+        for func in [Func::AllGather, Func::ReduceScatter] {
+            assert!(any.takes_symmetric(&call(func, LONG + 1), None), "{func}: threads move any blocks");
+        }
+        let bytes = Call { dtype: DataType::U8, ..call(Func::ReduceScatter, LONG + 1) };
+        assert!(!any.takes_symmetric(&bytes, None), "tiles cannot be loaded from there");
         for (nranks, sm) in [(1, 90), (9, 90), (4, 80)] {
             let other = Facts { symmetric: Some(true), ..facts(nranks, sm, Forced::default()) };
             assert!(!other.takes_symmetric(&call(Func::AllReduce, LONG), None), "{nranks} ranks, sm {sm}");
@@ -409,7 +420,10 @@ mod tests {
         let both = plan(Func::AllReduce, inside, inside + (512 << 20)).expect("both are inside");
         assert_eq!(both.touched.map(|placement| placement.map(|at| at.offset)), [Some(0), Some(512 << 20)]);
         assert_eq!(plan(Func::AllReduce, inside, far), None);
-        assert_eq!(plan(Func::AllReduce, inside + 4, inside), None, "not aligned");
+        let off = plan(Func::AllReduce, inside + 4, inside).expect("threads reach it");
+        assert_eq!((off.tile_bytes, off.touched[0].map(|at| at.offset)), (0, Some(4)));
+        let bytes = Call { dtype: DataType::U8, ..call(Func::AllReduce, 1 << 20) };
+        assert_eq!(facts.plan_symmetric(&bytes, [inside + 4, inside], place), None, "tiles do not");
         assert_eq!(plan(Func::ReduceScatter, inside, far).map(|plan| plan.touched[1]), Some(None));
         let misaligned = |dtype| {
             let call = Call { dtype, ..call(Func::ReduceScatter, 1 << 20) };

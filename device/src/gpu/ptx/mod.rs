@@ -9,6 +9,7 @@ mod barrier;
 mod engine;
 mod lines;
 mod pack;
+mod unit;
 
 use crate::gpu::{KernelMachine, Pack, SHARED_BYTES};
 use core::arch::asm;
@@ -98,9 +99,27 @@ impl KernelMachine for Ptx {
     }
 
     #[inline(always)]
+    unsafe fn load_pack_for_two(at: usize) -> Pack {
+        // SAFETY: obligation 1.
+        unsafe { pack::load_for_two(at) }
+    }
+
+    #[inline(always)]
     unsafe fn store_pack(at: usize, value: Pack) {
         // SAFETY: obligation 1.
         unsafe { pack::store(at, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_unit<T: Copy>(at: usize) -> T {
+        // SAFETY: obligation 1.
+        unsafe { unit::load(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_unit<T: Copy>(at: usize, value: T) {
+        // SAFETY: obligation 1.
+        unsafe { unit::store(at, value) }
     }
 
     #[inline(always)]

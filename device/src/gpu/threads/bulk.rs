@@ -1,9 +1,8 @@
 //! Bulk operations of a thread block: which loop, with which operator. Slots are aligned; other operands are the user's.
 
 use super::arith::{self, POST, PRE_ALL, PRE_OTHERS};
-use super::sweep::{Places, Share, packs, shifted_packs, units, whole_packs};
+use super::sweep::{Places, Share, alike, packs, units, whole_packs};
 use crate::gpu::{KernelMachine, Pack};
-use core::ops::Range;
 use oxccl_shared::reduce::{CombineKind, Element, OpArg};
 
 /// Of a copy between places that are not aligned to packs.
@@ -44,38 +43,19 @@ pub unsafe fn map<M: KernelMachine, T: Element, const SHIFTS: bool>(
     }
 }
 
-/// From so many bytes on, places that are not aligned to packs are worth [`shifted_packs`].
+/// From so many bytes on, places that are not aligned to packs are worth packs all the same.
 const SHIFTED_MIN_BYTES: usize = 1 << 10;
-
-/// Copies what lies before and behind the packs that are done.
-///
-/// # Safety
-/// 1. As [`crate::gpu::Block::map_bulk`].
-#[inline(always)]
-unsafe fn copy_edges<M: KernelMachine>(
-    share: Share,
-    src: usize,
-    output: usize,
-    len_bytes: usize,
-    done: Range<usize>,
-) {
-    let until = |len_bytes| Places { operands: [src], outputs: [output, 0], len_bytes };
-    // SAFETY: obligation 1.
-    unsafe {
-        units::<M, u8, 1, 2, 1>(share, until(done.start), 0, |[byte]| byte);
-        units::<M, u8, 1, 2, 1>(share, until(len_bytes), done.end, |[byte]| byte);
-    }
-}
 
 /// Packs in flight of a thread in a loop that is called for each slice.
 const PACKS: usize = 4;
-/// The same of shifted packs, where a kernel has no registers to spare: rings by Simple.
-const PACKS_FEW: usize = 2;
 /// The same in a kernel that copies and does little else, and of each of two inputs in one that reduces them.
 const PACKS_FAR: usize = 8;
 /// The same of three inputs and of four: together as many.
 const PACKS_OF_3: usize = 5;
 const PACKS_OF_4: usize = 4;
+/// Shifted packs of them: each is made from two.
+const SHIFTED_OF_2: usize = 4;
+const SHIFTED_OF_MORE: usize = 2;
 
 /// # Safety
 /// 1. As [`crate::gpu::AmongBlocks::copy_among`].
@@ -105,32 +85,43 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
         if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, 1, 2, IN_FLIGHT>(share, places, |[pack]| pack);
+            packs::<M, 1, 2, IN_FLIGHT, false>(share, places, |[pack]| pack);
             units::<M, u8, 1, 2, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if SHIFTS && len_bytes >= SHIFTED_MIN_BYTES {
-            copy_shifted::<M, PACKS>(share, places);
+            copy_anywhere::<M, IN_FLIGHT>(share, places);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 2, 16>(share, places, 0, |[unit]| unit);
         } else if len_bytes >= SHIFTED_MIN_BYTES {
             // Of elements of a byte or two, which would take as many accesses as there are.
-            copy_shifted::<M, PACKS_FEW>(share, places);
+            copy_anywhere::<M, IN_FLIGHT>(share, places);
         } else {
             units::<M, u8, 1, 2, 16>(share, places, 0, |[byte]| byte);
         }
     }
 }
 
+/// By packs of the outputs: of both at once if they lie alike.
+///
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(always)]
-unsafe fn copy_shifted<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, places: Places<1>) {
-    let Places { operands: [src], outputs, len_bytes } = places;
-    for output in outputs.into_iter().filter(|output| *output != 0 && *output != src) {
-        // SAFETY: obligation 1.
-        unsafe {
-            let done = shifted_packs::<M, IN_FLIGHT>(share, src, output, len_bytes);
-            copy_edges::<M>(share, src, output, len_bytes, done);
+unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, places: Places<1>) {
+    let src = places.operands[0];
+    let is_at_once = places.lie_alike() && !places.outputs.contains(&src);
+    let (mut outputs, mut other) =
+        if is_at_once { (places.outputs, 0) } else { ([places.outputs[0], 0], places.outputs[1]) };
+    loop {
+        if outputs[0] != src {
+            // SAFETY: obligation 1; one output lies like itself.
+            unsafe {
+                let places = Places { outputs, ..places };
+                alike::<M, u8, 1, 2, IN_FLIGHT, PACKS>(share, places, |[pack]| pack, |[byte]| byte);
+            }
         }
+        if other == 0 {
+            break;
+        }
+        (outputs, other) = ([other, 0], 0);
     }
 }
 
@@ -153,7 +144,7 @@ unsafe fn transform<M: KernelMachine, T: Element, const PRE: bool>(
     // SAFETY: obligation 1.
     unsafe {
         if is_aligned {
-            packs::<M, 1, 2, PACKS>(share, places, |[pack]| pack.map(&word));
+            packs::<M, 1, 2, PACKS, false>(share, places, |[pack]| pack.map(&word));
         }
         let done = whole_packs(len_bytes);
         let rest = |[x]: [T; 1]| T::from_low_bits(word(x.to_low_bits()));
@@ -174,7 +165,7 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
     arg: &OpArg,
 ) {
     // SAFETY: obligation 1.
-    unsafe { combine_with::<M, T, PRE_OTHERS, PACKS, 2, 2>(share, places, variant, arg) }
+    unsafe { combine_with::<M, T, PRE_OTHERS, PACKS, 0, 2, 2>(share, places, variant, arg) }
 }
 
 /// # Safety
@@ -189,9 +180,13 @@ pub unsafe fn reduce_inputs<M: KernelMachine, T: Element, const N: usize>(
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match N {
-            2 => combine_with::<M, T, PRE_ALL, PACKS_FAR, N, N>(share, places, variant, arg),
-            3 => combine_with::<M, T, PRE_ALL, PACKS_OF_3, N, N>(share, places, variant, arg),
-            _ => combine_with::<M, T, PRE_ALL, PACKS_OF_4, N, N>(share, places, variant, arg),
+            2 => combine_with::<M, T, PRE_ALL, PACKS_FAR, SHIFTED_OF_2, N, N>(share, places, variant, arg),
+            3 => {
+                combine_with::<M, T, PRE_ALL, PACKS_OF_3, SHIFTED_OF_MORE, N, N>(share, places, variant, arg)
+            }
+            _ => {
+                combine_with::<M, T, PRE_ALL, PACKS_OF_4, SHIFTED_OF_MORE, N, N>(share, places, variant, arg)
+            }
         }
     }
 }
@@ -204,6 +199,7 @@ unsafe fn combine_with<
     T: Element,
     const PRE: u8,
     const IN_FLIGHT: usize,
+    const SHIFTED: usize,
     const N: usize,
     const OUTPUTS: usize,
 >(
@@ -221,22 +217,29 @@ unsafe fn combine_with<
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
             (CombineKind::Sum, false, false) => {
-                reduce::<M, T, SUM, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0)
+                reduce::<M, T, SUM, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
             }
             (CombineKind::Sum, true, _) => {
-                reduce::<M, T, SUM, PRE, IN_FLIGHT, N, OUTPUTS>(share, places, scalar)
+                reduce::<M, T, SUM, PRE, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, scalar)
             }
             (CombineKind::Sum, false, true) => {
-                reduce::<M, T, SUM, POST, IN_FLIGHT, N, OUTPUTS>(share, places, divisor)
+                reduce::<M, T, SUM, POST, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, divisor)
             }
-            (CombineKind::Prod, ..) => reduce::<M, T, PROD, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
-            (CombineKind::Max, ..) => reduce::<M, T, MAX, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
-            (CombineKind::Min, ..) => reduce::<M, T, MIN, 0, IN_FLIGHT, N, OUTPUTS>(share, places, 0),
+            (CombineKind::Prod, ..) => {
+                reduce::<M, T, PROD, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+            }
+            (CombineKind::Max, ..) => {
+                reduce::<M, T, MAX, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+            }
+            (CombineKind::Min, ..) => {
+                reduce::<M, T, MIN, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+            }
         }
     }
 }
 
-/// `EXTRA`: what [`arith::reduction`] does besides, by `by`. `IN_FLIGHT` packs of each operand.
+/// `EXTRA`: what [`arith::reduction`] does besides, by `by`. `IN_FLIGHT` packs of each operand, `SHIFTED` where each comes from two; with none
+/// of these, places that are not aligned go by units.
 ///
 /// # Safety
 /// 1. As [`combine`].
@@ -247,6 +250,7 @@ unsafe fn reduce<
     const KIND: u8,
     const EXTRA: u8,
     const IN_FLIGHT: usize,
+    const SHIFTED: usize,
     const N: usize,
     const OUTPUTS: usize,
 >(
@@ -259,15 +263,25 @@ unsafe fn reduce<
     let done = whole_packs(places.len_bytes);
     // SAFETY: obligation 1 in every arm; addresses are aligned as the condition says.
     unsafe {
-        if places.is_aligned(size_of::<Pack>()) {
-            packs::<M, N, OUTPUTS, IN_FLIGHT>(share, places, arith::of_packs(word));
+        if SHIFTED > 0 && places.lie_alike() {
+            let pack = arith::of_packs(word);
+            alike::<M, T, N, OUTPUTS, IN_FLIGHT, SHIFTED>(share, places, pack, element);
+        } else if SHIFTED > 0 {
+            // Nobody asks for it: symmetric windows lie alike.
+            units::<M, T, N, OUTPUTS, 1>(share, places, 0, element);
+        } else if places.is_aligned(size_of::<Pack>()) {
+            packs::<M, N, OUTPUTS, IN_FLIGHT, false>(share, places, arith::of_packs(word));
             units::<M, T, N, OUTPUTS, 1>(share, places, done, element);
         } else if size_of::<T>() <= UNIT_BYTES
             && places.is_aligned(UNIT_BYTES)
             && places.len_bytes.is_multiple_of(UNIT_BYTES)
         {
             let unit = |units: [u32; N]| word(units.map(u64::from)) as u32;
-            units::<M, u32, N, OUTPUTS, 16>(share, places, 0, unit);
+            match size_of::<T>() {
+                // Of four elements an operator may take many instructions and registers.
+                1 => units::<M, u32, N, OUTPUTS, 8>(share, places, 0, unit),
+                _ => units::<M, u32, N, OUTPUTS, 16>(share, places, 0, unit),
+            }
         } else if size_of::<T>() == 2 && N == 2 {
             units::<M, T, N, OUTPUTS, 16>(share, places, 0, element);
         } else if size_of::<T>() == 2 {

@@ -1,16 +1,18 @@
 //! The loops under bulk operations: several accesses in flight before the first use.
 //!
 //! ```text
-//! packs:  16 bytes for each thread and access, where all operands are aligned to them: a warp of 32 reads 512 bytes in a row
-//! shifted packs: where an output is not: packs of the output, each from the two of an operand that it lies in
+//! packs:  16 bytes for each thread and access, where all places are aligned to them: a warp of 32 reads 512 bytes in a row
+//! shifted packs: where outputs are and operands are not: each pack from the two of an operand that it lies in
 //! units:  an element, or 4 bytes, for each: 128 bytes in a row
 //! ```
+//! Places that are not aligned, but all operands alike and all outputs, have a head up to where a line of the first output begins.
 //! A multiprocessor of H200 stores at most 50 GB/s, by 4 bytes a thread as by 16, and loads more than twice as much
-//! (docs/measurements/2026-11-23-few-blocks.md): what counts is bytes in flight. But a loop that is called must not need so many registers
-//! that it has to save its caller's, for each slice.
+//! (docs/measurements/2026-11-23-few-blocks.md): what counts is bytes in flight, and where units are short, instructions: a condition for each
+//! made three of a turn of the loop (docs/measurements/2026-11-29-any-place.md). But a loop that is called must not need so many registers that
+//! it has to save its caller's, for each slice.
 
-use crate::gpu::{Among, KernelMachine, Pack};
-use core::ops::Range;
+use crate::gpu::{Among, KernelMachine, LINE_BYTES, Pack};
+use core::mem::MaybeUninit;
 
 const PACK_BYTES: usize = 16;
 
@@ -79,6 +81,27 @@ impl<const N: usize, const OUTPUTS: usize> Places<N, OUTPUTS> {
     pub fn is_aligned(&self, to: usize) -> bool {
         self.operands.iter().chain(&self.outputs).fold(0, |all, address| all | address).is_multiple_of(to)
     }
+
+    /// Whether all operands begin equally far behind a pack's place, and all outputs.
+    #[inline(always)]
+    pub fn lie_alike(&self) -> bool {
+        let mut differs = self.operands.iter().fold(0, |differs, at| differs | (at ^ self.operands[0]));
+        self.each_output(|n| differs |= self.outputs[n] ^ self.outputs[0]);
+        differs.is_multiple_of(PACK_BYTES)
+    }
+
+    /// What lies before the first output's first line, and the rest.
+    #[inline(always)]
+    fn split(self) -> [Self; 2] {
+        let head = (self.outputs[0].wrapping_neg() % LINE_BYTES).min(self.len_bytes);
+        let behind = |at: usize| if at == 0 { 0 } else { at + head };
+        let rest = Places {
+            operands: self.operands.map(behind),
+            outputs: self.outputs.map(behind),
+            len_bytes: self.len_bytes - head,
+        };
+        [Places { len_bytes: head, ..self }, rest]
+    }
 }
 
 /// The bytes of packs among so many.
@@ -107,30 +130,52 @@ fn bytes_left(at: usize, end: usize) -> u32 {
 ///
 /// # Safety
 /// 1. Operands are readable and outputs are writable for the length, by this thread alone where it writes.
-/// 2. All addresses are aligned to packs.
+/// 2. All addresses are aligned to packs; `SHIFTED`, outputs are, and operands all begin equally far behind a pack's place. Whole packs of them
+///    are read, and bytes that are not asked for lie in the same 16 as some that are: others may be writing these.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
-pub unsafe fn packs<M: KernelMachine, const N: usize, const OUTPUTS: usize, const COUNT: usize>(
+pub unsafe fn packs<
+    M: KernelMachine,
+    const N: usize,
+    const OUTPUTS: usize,
+    const COUNT: usize,
+    const SHIFTED: bool,
+>(
     share: Share,
     places: Places<N, OUTPUTS>,
     pack: impl Fn([Pack; N]) -> Pack,
 ) {
     let row = M::WARP_THREADS as usize * PACK_BYTES;
     let end = whole_packs(places.len_bytes);
+    let shift = if SHIFTED { places.operands[0] % PACK_BYTES } else { 0 };
     let (mut at, turn) = turns::<M>(share, PACK_BYTES, COUNT);
     while at < end {
         let left = bytes_left(at, end);
         let mut loaded = [[[0; 2]; N]; COUNT];
+        let mut behind = [[[0; 2]; N]; COUNT];
         repeat!(COUNT, i => {
             if ((i * row) as u32) < left {
                 for n in 0..N {
-                    // SAFETY: it lies before `end`; obligations 1 and 2.
-                    loaded[i][n] = unsafe { M::load_pack(places.operands[n] + at + i * row) };
+                    let from = places.operands[n] + at + i * row - shift;
+                    // SAFETY: it lies before `end`; obligations 1 and 2. Shifted, some bytes of the pack behind are asked for.
+                    unsafe {
+                        if SHIFTED {
+                            loaded[i][n] = M::load_pack_for_two(from);
+                            behind[i][n] = M::load_pack_for_two(from + PACK_BYTES);
+                        } else {
+                            loaded[i][n] = M::load_pack(from);
+                        }
+                    }
                 }
             }
         });
         repeat!(COUNT, i => {
             if ((i * row) as u32) < left {
+                if SHIFTED {
+                    for n in 0..N {
+                        loaded[i][n] = joined([loaded[i][n], behind[i][n]], shift);
+                    }
+                }
                 let value = pack(loaded[i]);
                 // SAFETY: as above.
                 places.each_output(|n| unsafe { M::store_pack(places.outputs[n] + at + i * row, value) });
@@ -140,45 +185,36 @@ pub unsafe fn packs<M: KernelMachine, const N: usize, const OUTPUTS: usize, cons
     }
 }
 
-/// Copies the packs at whose multiples the output is aligned, and returns where these are; what lies before and behind is left. The source
-/// may begin anywhere: whole packs of it are read, and bytes that are not asked for lie in the same 16 as some that are.
+/// Runs `pack` on all packs of the outputs, of which each thread has `COUNT` of every operand in flight, or `SHIFTED` of them where each comes from
+/// two. What lies before and behind goes by `unit`.
 ///
 /// # Safety
-/// 1. The source is readable and the output writable for the length, by this thread alone where it writes; they are apart.
+/// 1. As [`packs`].
+/// 2. The places [lie alike](Places::lie_alike), are aligned to units, and the length is a whole number of them.
 #[inline(always)]
-pub unsafe fn shifted_packs<M: KernelMachine, const COUNT: usize>(
+pub unsafe fn alike<
+    M: KernelMachine,
+    T: Copy,
+    const N: usize,
+    const OUTPUTS: usize,
+    const COUNT: usize,
+    const SHIFTED: usize,
+>(
     share: Share,
-    src: usize,
-    output: usize,
-    len_bytes: usize,
-) -> Range<usize> {
-    let row = M::WARP_THREADS as usize * PACK_BYTES;
-    let head = (output.wrapping_neg() % PACK_BYTES).min(len_bytes);
-    let end = head + whole_packs(len_bytes - head);
-    let shift = (src + head) % PACK_BYTES;
-    // Not a branch around the second load: the assembler then waits for the first one.
-    let second = if shift > 0 { PACK_BYTES } else { 0 };
-    let (first, turn) = turns::<M>(share, PACK_BYTES, COUNT);
-    let mut at = head + first;
-    while at < end {
-        let left = bytes_left(at, end);
-        let mut loaded = [[[0; 2]; 2]; COUNT];
-        repeat!(COUNT, i => {
-            if ((i * row) as u32) < left {
-                let from = src + at + i * row - shift;
-                // SAFETY: obligation 1; a second pack has bytes that are asked for, or is the first one again.
-                loaded[i] = unsafe { [M::load_pack(from), M::load_pack(from + second)] };
-            }
-        });
-        repeat!(COUNT, i => {
-            if ((i * row) as u32) < left {
-                // SAFETY: obligation 1.
-                unsafe { M::store_pack(output + at + i * row, joined(loaded[i], shift)) };
-            }
-        });
-        at += turn;
+    places: Places<N, OUTPUTS>,
+    pack: impl Fn([Pack; N]) -> Pack,
+    unit: impl Fn([T; N]) -> T,
+) {
+    let [head, rest] = places.split();
+    // SAFETY: obligations 1 and 2 in every call; the rest's outputs are aligned.
+    unsafe {
+        units::<M, T, N, OUTPUTS, 1>(share, head, 0, &unit);
+        match rest.operands[0].is_multiple_of(PACK_BYTES) {
+            true => packs::<M, N, OUTPUTS, COUNT, false>(share, rest, pack),
+            false => packs::<M, N, OUTPUTS, SHIFTED, true>(share, rest, pack),
+        }
+        units::<M, T, N, OUTPUTS, 1>(share, rest, whole_packs(rest.len_bytes), &unit);
     }
-    head..end
 }
 
 /// The 16 bytes that begin so many bytes, fewer than 16, behind the begin of two packs.
@@ -216,29 +252,78 @@ pub unsafe fn units<
     while at < places.len_bytes {
         let left = bytes_left(at, places.len_bytes);
         let from = places.operands.map(|operand| M::hidden(operand.wrapping_add(at)));
-        let to = places.outputs.map(|output| M::hidden(output.wrapping_add(at)));
-        // Behind the end stands this thread's first one.
-        // SAFETY: obligations 1 and 2.
-        let first = from.map(|from| unsafe { (from as *const T).read() });
-        let mut loaded = [first; IN_FLIGHT];
+        let to = places.outputs.map(|output| M::hidden(if output == 0 { 0 } else { output + at }));
+        let row = M::WARP_THREADS as usize * size;
+        if IN_FLIGHT == 1 || left as usize > (IN_FLIGHT - 1) * row {
+            // Without conditions, which would be most of the loop's instructions.
+            let mut loaded = [const { MaybeUninit::<[T; N]>::uninit() }; IN_FLIGHT];
+            repeat!(IN_FLIGHT, i => {
+                // SAFETY: obligations 1 and 2.
+                loaded[i].write(from.map(|from| unsafe { M::load_unit::<T>(from + i * row) }));
+            });
+            repeat!(IN_FLIGHT, i => {
+                // SAFETY: it was loaded.
+                let value = f(unsafe { loaded[i].assume_init() });
+                // SAFETY: obligations 1 and 2.
+                places.each_output(|n| unsafe { M::store_unit::<T>(to[n] + i * row, value) });
+            });
+        } else {
+            // SAFETY: obligations 1 and 2 in both arms.
+            unsafe {
+                match IN_FLIGHT {
+                    16 => last_units::<M, T, N, OUTPUTS, 4>(from, to, left, &f),
+                    _ => last_units::<M, T, N, OUTPUTS, 2>(from, to, left, &f),
+                }
+            };
+        }
+        at += turn;
+    }
+}
+
+/// The units of a thread's last turn, with so many bytes left from its first one on: so many at a time. Of a slice one warp has such a turn, of most
+/// none.
+///
+/// # Safety
+/// 1. As [`units`].
+#[inline(always)]
+unsafe fn last_units<
+    M: KernelMachine,
+    T: Copy,
+    const N: usize,
+    const OUTPUTS: usize,
+    const IN_FLIGHT: usize,
+>(
+    from: [usize; N],
+    to: [usize; OUTPUTS],
+    left: u32,
+    f: impl Fn([T; N]) -> T,
+) {
+    let row = M::WARP_THREADS as usize * size_of::<T>();
+    let mut done = 0;
+    while (done as u32) < left {
+        // Not filled with anything: a load into what another load has filled waits for that one.
+        let mut loaded = [const { MaybeUninit::<[T; N]>::uninit() }; IN_FLIGHT];
         repeat!(IN_FLIGHT, i => {
-            let ahead = i * M::WARP_THREADS as usize * size;
+            let ahead = done + i * row;
             if (ahead as u32) < left {
-                for n in 0..N {
-                    // SAFETY: as above.
-                    loaded[i][n] = unsafe { ((from[n] + ahead) as *const T).read() };
+                // SAFETY: obligation 1.
+                loaded[i].write(from.map(|from| unsafe { M::load_unit::<T>(from + ahead) }));
+            }
+        });
+        repeat!(IN_FLIGHT, i => {
+            let ahead = done + i * row;
+            if (ahead as u32) < left {
+                // SAFETY: it was loaded: the condition is the same.
+                let value = f(unsafe { loaded[i].assume_init() });
+                for n in 0..OUTPUTS {
+                    if n == 0 || to[n] != 0 {
+                        // SAFETY: obligation 1.
+                        unsafe { M::store_unit::<T>(to[n] + ahead, value) };
+                    }
                 }
             }
         });
-        repeat!(IN_FLIGHT, i => {
-            let ahead = i * M::WARP_THREADS as usize * size;
-            if (ahead as u32) < left {
-                let value = f(loaded[i]);
-                // SAFETY: as above.
-                places.each_output(|n| unsafe { ((to[n] + ahead) as *mut T).write(value) });
-            }
-        });
-        at += turn;
+        done += IN_FLIGHT * row;
     }
 }
 
