@@ -93,6 +93,7 @@ fn shares_gpus() -> bool {
 
 /// Alignment of buffers, before the case's offset.
 const ALIGN: u64 = 256;
+const LINE_BYTES: u64 = 128;
 
 impl DeviceWorld {
     /// Ranks on the first `nranks` GPUs, or on all of them in turn, with at most `channels` channels.
@@ -323,6 +324,14 @@ pub fn launch_graphs(ranks: &[DeviceRank], enqueue: impl FnOnce() -> Result<(), 
     ranks.iter().try_for_each(|rank| rank.comm.synchronize(rank.stream.by_ref()))
 }
 
+/// How far behind a line's border a buffer of a window begins, by its number in the call: anywhere, or at a multiple of 16; those of a call alike,
+/// or not.
+fn in_window(seed: u64, index: u64) -> u64 {
+    let apart = [0, 5, 16, 52][(seed / 9 % 4) as usize] * index;
+    let at = (seed * 13 + apart) % LINE_BYTES;
+    if (seed / 36).is_multiple_of(3) { at / 16 * 16 } else { at }
+}
+
 impl DeviceRank {
     fn add<'env>(&'env self, group: &mut DeviceGroup<'env>, work: &[Task<'_>]) -> Result<(), Error> {
         work.iter().try_for_each(|Task { case, part, places }| {
@@ -337,8 +346,8 @@ impl DeviceRank {
         })
     }
 
-    /// Copies buffers with their guards to the GPU, as far from a line's border as on the host, but on whole elements, and notes
-    /// where the bytes between the guards start.
+    /// Copies buffers with their guards to the GPU, as far from a line's border as on the host, or of a window where [`in_window`] says, but on whole
+    /// elements, and notes where the bytes between the guards start.
     fn upload(&mut self, work: &mut [Task<'_>]) -> Result<(), CudaError> {
         let room = |len: usize| len as u64 + 2 * ALIGN;
         let buffers = work.iter_mut().flat_map(|task| &mut task.part.buffers);
@@ -357,11 +366,11 @@ impl DeviceRank {
                 let is_part = |place: Option<(usize, usize)>| place.is_some_and(|(of, _)| of == index);
                 let is_touched = touches_send && is_part(part.send) || touches_recv && is_part(part.recv);
                 let beside = match self.window.is_some() && is_touched {
-                    true if case.placement != Placement::Unaligned => 0,
-                    true => case.seed + index as u64 * 5,
-                    false => buffer.bytes().as_ptr().addr() as u64,
+                    true if case.placement == Placement::Apart => 0,
+                    true => in_window(case.seed, index as u64),
+                    false => buffer.bytes().as_ptr().addr() as u64 % 64,
                 };
-                let beside = beside % 64 / elem_bytes * elem_bytes;
+                let beside = beside / elem_bytes * elem_bytes;
                 // Wherever the buffer begins on the host: the same on every rank, with room for the guard before it.
                 let place = free.next_multiple_of(ALIGN) + ALIGN + beside;
                 free += room(buffer.memory().len());

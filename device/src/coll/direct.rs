@@ -166,8 +166,8 @@ fn await_message<B: Block>(
 /// Copies by the loader and the storer, tile by tile. Without a destination what is loaded is dropped.
 ///
 /// # Safety
-/// 1. `src` is readable, and `dst` is writable by the storer; both begin at multiples of 16 bytes. Tiles are open. Pieces are those of a push
-///    from byte 0 on: the bytes begin with one of them.
+/// 1. `src` is readable, and `dst` is writable by the storer; both begin at multiples of 16 bytes. Tiles are open. `bytes` begin
+///    with a piece of a push from byte 0 on.
 #[inline(always)]
 unsafe fn push<B: BulkCopy>(
     block: &B,

@@ -72,7 +72,7 @@ pub trait KernelMachine {
     /// 1. `at` is 16-byte aligned and readable.
     unsafe fn load_pack(at: usize) -> Pack;
 
-    /// As [`Self::load_pack`], of a pack that the thread beside this one reads too: that a cache keeps it for both.
+    /// As [`Self::load_pack`], but through a cache: the thread beside this one reads the same pack.
     ///
     /// # Safety
     /// 1. As [`Self::load_pack`].
@@ -91,7 +91,7 @@ pub trait KernelMachine {
     /// Reads a unit of 1, 2, 4 or 8 bytes.
     ///
     /// # Safety
-    /// 1. `at` is aligned to it and readable.
+    /// 1. `at` is aligned to it and readable; any bytes are a `T`.
     #[inline(always)]
     unsafe fn load_unit<T: Copy>(at: usize) -> T {
         // SAFETY: obligation 1.
@@ -101,7 +101,7 @@ pub trait KernelMachine {
     /// Writes a unit.
     ///
     /// # Safety
-    /// 1. `at` is aligned to it and writable.
+    /// 1. `at` is aligned to it and writable; a `T` has no padding.
     #[inline(always)]
     unsafe fn store_unit<T: Copy>(at: usize, value: T) {
         // SAFETY: obligation 1.

@@ -15,7 +15,7 @@ use oxccl_shared::abi::{
 };
 use oxccl_shared::algo::chunk::ChannelCut;
 use oxccl_shared::fifo::{ConsumerCursor, ProducerCursor};
-use oxccl_shared::reduce::OpArg;
+use oxccl_shared::reduce::{Element, OpArg};
 use proptest::prelude::*;
 use std::array::from_fn;
 use std::ptr::null;
@@ -215,6 +215,8 @@ const PLACES: usize = 4;
 #[derive(Clone, Copy, Debug)]
 struct Bulk {
     len_bytes: usize,
+    /// 1, or 4 where something is reduced.
+    elem_bytes: usize,
     operands: [usize; PLACES],
     outputs: [usize; PLACES],
     /// Of these.
@@ -265,17 +267,24 @@ impl Guarded {
 
 /// What all bytes of all buffers are afterwards, and what they should be.
 fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
-    let Bulk { len_bytes: len, operands, outputs, noutputs, does, .. } = bulk;
+    let Bulk { len_bytes: len, elem_bytes, operands, outputs, noutputs, does, .. } = bulk;
     let at = [operands, outputs].concat();
     let mut buffers: Vec<Guarded> = (1..).zip(&at).map(|(seed, at)| Guarded::new(len, *at, seed)).collect();
     let mut wanted: Vec<Vec<u8>> = buffers.iter_mut().map(Guarded::all).collect();
-    let value = |i: usize| {
-        let of = |operand: usize| wanted[operand][Guarded::GUARD + operands[operand] + i];
-        let pre = |value: u8| value.wrapping_mul(bulk.factor.unwrap_or(1));
+    let value = |at: usize| {
+        let of = |operand: usize| {
+            let mut bytes = [0; 4];
+            let from = &wanted[operand][Guarded::GUARD + operands[operand] + at..];
+            bytes[..elem_bytes].copy_from_slice(&from[..elem_bytes]);
+            u32::from_le_bytes(bytes)
+        };
+        let pre = |value: u32| value.wrapping_mul(bulk.factor.unwrap_or(1).into());
         let first = if matches!(does, Does::Reduces(_)) { pre(of(0)) } else { of(0) };
         (1..does.operands()).fold(first, |sum, operand| sum.wrapping_add(pre(of(operand))))
     };
-    let values: Vec<u8> = (0..len).map(value).collect();
+    let elements = (0..len).step_by(elem_bytes);
+    let values: Vec<u8> =
+        elements.flat_map(|at| value(at).to_le_bytes().into_iter().take(elem_bytes)).collect();
     let written = |n: usize| if n == 0 { bulk.in_place.unwrap_or(PLACES) } else { PLACES + n };
     for buffer in (0..noutputs).map(written) {
         wanted[buffer][Guarded::GUARD + at[buffer]..][..len].copy_from_slice(&values);
@@ -301,44 +310,53 @@ fn run_bulk(bulk: Bulk) -> [Vec<Vec<u8>>; 2] {
                 let machine = || Thread::new(index, state, None);
                 // SAFETY: the monitor lives; all threads run the same operation on buffers that are theirs.
                 unsafe {
-                    let how = How { pre: true, ..How::default() };
-                    let (launch, coll) = (&args.launch, &args.coll);
-                    let ([a, b, c, d], [to, to2, to3, to4]) = (*inputs, *outputs);
-                    let reducing = || GpuBlock::<_, u8, false>::reducing(machine(), launch, coll);
-                    match does {
-                        Does::Copies => {
-                            GpuBlock::<_, u8, false>::moving(machine(), launch)
-                                .map_bulk(to, to2, a, len, how);
-                        }
-                        Does::Shifts => {
-                            let block = GpuBlock::<_, u8, false, true>::moving(machine(), launch);
-                            block.map_bulk(to, to2, a, len, how);
-                        }
-                        Does::CopiesAmong => (0..bulk.blocks).for_each(|index| {
-                            let among = Among { index, count: bulk.blocks };
-                            GpuBlock::<_, u8, false>::moving(machine(), launch)
-                                .copy_among(among, to, to2, a, len);
-                        }),
-                        Does::Combines => {
-                            reducing().combine_bulk(to, to2, a, b, len, how);
-                        }
-                        // As if each thread were one of each block.
-                        Does::Reduces(inputs) => (0..bulk.blocks).for_each(|index| {
-                            let (block, among) = (reducing(), Among { index, count: bulk.blocks });
-                            match inputs {
-                                2 => block.reduce_among(among, [to, to2], [a, b], len, how),
-                                3 => block.reduce_among(among, [to, to2, to3], [a, b, c], len, how),
-                                _ => {
-                                    block.reduce_among(among, [to, to2, to3, to4], [a, b, c, d], len, how);
-                                }
-                            }
-                        }),
+                    match elem_bytes {
+                        4 => do_bulk::<u32>(machine, bulk, inputs, outputs, args),
+                        _ => do_bulk::<u8>(machine, bulk, inputs, outputs, args),
                     }
                 }
             });
         }
     });
     [buffers.iter_mut().map(Guarded::all).collect(), wanted]
+}
+
+/// A thread's part of a bulk operation of elements of type `T`.
+///
+/// # Safety
+/// 1. The arguments live; all threads of the block call it for buffers that are theirs.
+unsafe fn do_bulk<'a, T: Element>(
+    machine: impl Fn() -> Thread<'a>,
+    Bulk { len_bytes: len, does, blocks, .. }: Bulk,
+    &[a, b, c, d]: &[*const u8; PLACES],
+    &[to, to2, to3, to4]: &[*mut u8; PLACES],
+    CollArgs { launch, coll }: &CollArgs,
+) {
+    let how = How { pre: true, ..How::default() };
+    // SAFETY: obligation 1 in every call.
+    unsafe {
+        let reducing = || GpuBlock::<_, T, false>::reducing(machine(), launch, coll);
+        match does {
+            Does::Copies => GpuBlock::<_, T, false>::moving(machine(), launch).map_bulk(to, to2, a, len, how),
+            Does::Shifts => {
+                GpuBlock::<_, T, false, true>::moving(machine(), launch).map_bulk(to, to2, a, len, how);
+            }
+            Does::CopiesAmong => (0..blocks).for_each(|index| {
+                let among = Among { index, count: blocks };
+                GpuBlock::<_, T, false>::moving(machine(), launch).copy_among(among, to, to2, a, len);
+            }),
+            Does::Combines => reducing().combine_bulk(to, to2, a, b, len, how),
+            // As if each thread were one of each block.
+            Does::Reduces(inputs) => (0..blocks).for_each(|index| {
+                let (block, among) = (reducing(), Among { index, count: blocks });
+                match inputs {
+                    2 => block.reduce_among(among, [to, to2], [a, b], len, how),
+                    3 => block.reduce_among(among, [to, to2, to3], [a, b, c], len, how),
+                    _ => block.reduce_among(among, [to, to2, to3, to4], [a, b, c, d], len, how),
+                }
+            }),
+        }
+    }
 }
 
 proptest! {
@@ -356,15 +374,19 @@ proptest! {
         factor: Option<u8>,
         in_place in proptest::option::of(0..PLACES),
         lie_alike: [bool; 2],
+        elem_bytes in prop::sample::select(&[1usize, 4][..]),
     ) {
+        let unit = unit.max(elem_bytes as u8);
+        let len_bytes = len_bytes / elem_bytes * elem_bytes;
         let [operands, outputs] =
             [operands, outputs].map(|at| at.map(|at| usize::from(at % 16 / unit * unit)));
         let operands = if lie_alike[0] { [operands[0]; PLACES] } else { operands };
-        let outputs = if lie_alike[1] { [outputs[0]; PLACES] } else { outputs };
+        // In place, the first one lies where its operand does, and the others like it or not.
+        let outputs = if lie_alike[1] { [in_place.map_or(outputs[0], |_| operands[0]); PLACES] } else { outputs };
         let in_place = in_place.map(|operand| operand % does.operands());
         let noutputs = noutputs.min(does.operands().max(2));
         let [found, wanted] =
-            run_bulk(Bulk { len_bytes, operands, outputs, noutputs, does, blocks, factor, in_place });
+            run_bulk(Bulk { len_bytes, elem_bytes, operands, outputs, noutputs, does, blocks, factor, in_place });
         prop_assert_eq!(found, wanted);
     }
 }

@@ -30,6 +30,8 @@ pub struct SymmetricPlan {
     pub threads: u32,
     /// Bytes of a tile; 0 where the threads copy.
     pub tile_bytes: u32,
+    /// Whether bulk copies reach all of it: this rank's buffers, and the ranks' blocks in them.
+    pub is_aligned: bool,
     /// Elements of the call, or its bytes if there is no type.
     pub count: u64,
     /// Borders fall on multiples of this.
@@ -172,7 +174,7 @@ impl Facts {
             // Each rank has a multiplier of its own, for its own input.
             && !(call.func.is_reduction() && call.op == RedOp::PreMulSum)
             && call.count > 0
-            && (blocks_are_aligned(call) || self.threads_move(call))
+            && (blocks_are_aligned(call) || self.takes_any_place(call))
             && (self.symmetric == Some(true) || self.symmetric_is_faster(call))
     }
 
@@ -188,6 +190,17 @@ impl Facts {
     /// Whether threads can carry it out, wherever buffers and ranks' blocks begin. The same on every rank.
     fn threads_move(&self, call: &Call) -> bool {
         !call.func.is_reduction() || self.nranks <= reduced_max(call.dtype)
+    }
+
+    /// Whether they are to where ranks' blocks, or what other ranks touch, begin anywhere. Of types of which a sum takes many instructions slots
+    /// are faster, and reduce-scatters of more ranks than two were not measured. The same on every rank.
+    fn takes_any_place(&self, call: &Call) -> bool {
+        let is_measured = match call.func {
+            Func::AllReduce => reduced_max(call.dtype) == REDUCED_MAX,
+            Func::ReduceScatter => reduced_max(call.dtype) == REDUCED_MAX && self.nranks == 2,
+            _ => true,
+        };
+        self.threads_move(call) && (is_measured || self.symmetric == Some(true))
     }
 
     fn symmetric_is_faster(&self, call: &Call) -> bool {
@@ -223,7 +236,7 @@ impl Facts {
                 return Some(None);
             }
             let placement = place(address, call.extent_bytes(extent, self.nranks))?;
-            let is_reached = self.threads_move(call) || placement.offset.is_multiple_of(ALIGN_BYTES);
+            let is_reached = self.takes_any_place(call) || placement.offset.is_multiple_of(ALIGN_BYTES);
             is_reached.then_some(Some(placement))
         };
         let send = placed(touches_send, addresses[0], buffers.send)?;
@@ -231,9 +244,9 @@ impl Facts {
         if call.func == Func::AllToAll && addresses[0] == addresses[1] {
             return None;
         }
-        let plan = self.symmetric_plan(call, [send, recv]);
         let is_aligned =
             blocks_are_aligned(call) && addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES));
+        let plan = SymmetricPlan { is_aligned, ..self.symmetric_plan(call, [send, recv]) };
         match is_aligned || plan.tile_bytes == 0 {
             true => Some(plan),
             // As many blocks as the other ranks have, which may have tiles.
@@ -297,6 +310,7 @@ impl Facts {
             own_blocks,
             threads,
             tile_bytes,
+            is_aligned: true,
             count,
             grain_elems: GRAIN_BYTES / elem_bytes,
         }
@@ -312,6 +326,7 @@ impl Facts {
             own_blocks: 0,
             threads: COPYING_THREADS,
             tile_bytes: 0,
+            is_aligned: true,
             count: len_bytes,
             grain_elems: GRAIN_BYTES,
         }
@@ -397,6 +412,14 @@ mod tests {
         }
         let bytes = Call { dtype: DataType::U8, ..call(Func::ReduceScatter, LONG + 1) };
         assert!(!any.takes_symmetric(&bytes, None), "tiles cannot be loaded from there");
+        let scatter = |dtype| Call { dtype, ..call(Func::ReduceScatter, 16 * LONG + 1) };
+        assert!(pair.takes_symmetric(&scatter(DataType::F32), None));
+        assert!(!pair.takes_symmetric(&scatter(DataType::U8), None), "slots are faster than their sums");
+        let any_pair = Facts { symmetric: Some(true), ..pair };
+        assert!(any_pair.takes_symmetric(&scatter(DataType::U8), None));
+        let three = facts(3, 90, Forced::default());
+        assert!(three.takes_symmetric(&call(Func::ReduceScatter, 4 << 20), None));
+        assert!(!three.takes_symmetric(&call(Func::ReduceScatter, (4 << 20) + 1), None), "not measured");
         for (nranks, sm) in [(1, 90), (9, 90), (4, 80)] {
             let other = Facts { symmetric: Some(true), ..facts(nranks, sm, Forced::default()) };
             assert!(!other.takes_symmetric(&call(Func::AllReduce, LONG), None), "{nranks} ranks, sm {sm}");
@@ -422,6 +445,9 @@ mod tests {
         assert_eq!(plan(Func::AllReduce, inside, far), None);
         let off = plan(Func::AllReduce, inside + 4, inside).expect("threads reach it");
         assert_eq!((off.tile_bytes, off.touched[0].map(|at| at.offset)), (0, Some(4)));
+        assert!(both.is_aligned && !off.is_aligned, "the user's tiles do not count either");
+        let odd = facts.plan_symmetric(&call(Func::AllGather, (1 << 20) + 1), [far, inside], place);
+        assert!(!odd.expect("threads move any blocks").is_aligned);
         let bytes = Call { dtype: DataType::U8, ..call(Func::AllReduce, 1 << 20) };
         assert_eq!(facts.plan_symmetric(&bytes, [inside + 4, inside], place), None, "tiles do not");
         assert_eq!(plan(Func::ReduceScatter, inside, far).map(|plan| plan.touched[1]), Some(None));

@@ -1,11 +1,11 @@
-//! A unit of 1, 2, 4 or 8 bytes with one instruction that knows it to be in global memory: what the compiler makes of a pointer's access also
-//! looks whether it lies in a window of other memory.
+//! A unit of 1, 2, 4 or 8 bytes with one instruction for global memory. The compiler's own, for a pointer, also checks for shared and local
+//! memory.
 
 use core::arch::asm;
 use core::mem::transmute_copy;
 
 /// # Safety
-/// 1. `at` is aligned to the unit and readable.
+/// 1. `at` is aligned to the unit and readable; any bytes are a `T`.
 #[inline(always)]
 pub unsafe fn load<T: Copy>(at: usize) -> T {
     // SAFETY: obligation 1 in every arm; a value of `T` is its bytes.
@@ -37,7 +37,7 @@ pub unsafe fn load<T: Copy>(at: usize) -> T {
 }
 
 /// # Safety
-/// 1. `at` is aligned to the unit and writable.
+/// 1. `at` is aligned to the unit and writable; a `T` has no padding.
 #[inline(always)]
 pub unsafe fn store<T: Copy>(at: usize, value: T) {
     // SAFETY: obligation 1 in every arm; a value of `T` is its bytes.

@@ -108,6 +108,7 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
 unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, places: Places<1>) {
     let src = places.operands[0];
     let is_at_once = places.lie_alike() && !places.outputs.contains(&src);
+    // A loop, so that the code is there once.
     let (mut outputs, mut other) =
         if is_at_once { (places.outputs, 0) } else { ([places.outputs[0], 0], places.outputs[1]) };
     loop {

@@ -5,10 +5,10 @@
 //! shifted packs: where outputs are and operands are not: each pack from the two of an operand that it lies in
 //! units:  an element, or 4 bytes, for each: 128 bytes in a row
 //! ```
-//! Places that are not aligned, but all operands alike and all outputs, have a head up to where a line of the first output begins.
+//! Where operands lie alike and outputs do ([`alike`]), there is a head up to where a line of the first output begins.
 //! A multiprocessor of H200 stores at most 50 GB/s, by 4 bytes a thread as by 16, and loads more than twice as much
 //! (docs/measurements/2026-11-23-few-blocks.md): what counts is bytes in flight, and where units are short, instructions: a condition for each
-//! made three of a turn of the loop (docs/measurements/2026-11-29-any-place.md). But a loop that is called must not need so many registers that
+//! tripled those of a turn (docs/measurements/2026-11-29-any-place.md). But a loop that is called must not need so many registers that
 //! it has to save its caller's, for each slice.
 
 use crate::gpu::{Among, KernelMachine, LINE_BYTES, Pack};
@@ -286,6 +286,7 @@ pub unsafe fn units<
 /// # Safety
 /// 1. As [`units`].
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 unsafe fn last_units<
     M: KernelMachine,
     T: Copy,

@@ -54,6 +54,7 @@ fn symmetric_kernels_move_what_their_functions_must() {
             own_blocks: 0,
             threads: 320,
             tile_bytes: 8192,
+            is_aligned: true,
             count,
             grain_elems: 128,
         };

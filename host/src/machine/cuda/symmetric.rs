@@ -45,9 +45,8 @@ impl Cuda {
         let operator = self.parts.operator(&raw.call, raw.scalar_bits);
         let coll = collective_args(raw, &plan.as_collective(), &operator, tag);
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
-        // Bulk copies cannot reach a buffer of ours that is not aligned: the plan has no tiles then, and the user's do not count.
-        let is_aligned = (raw.send.addr() | raw.recv.addr()).is_multiple_of(16);
-        let wanted = self.parts.tile_bytes.filter(|_| is_aligned);
+        // Where bulk copies do not reach the plan has no tiles, and the user's do not count.
+        let wanted = self.parts.tile_bytes.filter(|_| plan.is_aligned);
         let tile_bytes = wanted.unwrap_or(plan.tile_bytes);
         let tiles = Tiles::on(&self.parts.device, tile_bytes);
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.parts.launch(lists, plan.channels) };
