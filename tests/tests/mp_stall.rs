@@ -327,6 +327,22 @@ fn the_time_out_of_a_split_names_the_call_and_the_variable() {
     }
 }
 
+/// The first one that gave up did not know that its communicator had failed: its next call waited for `OXCCL_TIMEOUT`, though the other rank had
+/// ended.
+#[test]
+fn a_rank_whose_split_timed_out_goes_no_further() {
+    let launch = launch(3, "shm").env("OXCCL_BOOTSTRAP_TIMEOUT", "2").env("OXCCL_TIMEOUT", "600");
+    let mut job = launch.start_each(|rank| match rank {
+        2 => "join barrier ask barrier".to_owned(),
+        _ => "join barrier failing-split all-reduce=8".to_owned(),
+    });
+    for rank in job.without(&[2]) {
+        let failure = rank.failure(SOON);
+        let is_of_a_wait = ["Timeout", "PeerTimeout"].contains(&failure.kind.as_str());
+        assert!(is_of_a_wait && failure.guilty == [2], "{failure:?}");
+    }
+}
+
 /// Those that split heard that the other one's message was malformed.
 #[test]
 fn ranks_that_make_different_calls_together_hear_which() {

@@ -40,6 +40,7 @@ pub(super) fn meet(
     member.watch().wake();
     let sums = || MessageSums::of(member.rank, &MessagesMade::of(member.rank, health.recorder()));
     let mine = CallsMade { count: calls.0, digest: calls.1, messages: (!replays).then(sums) };
+    let had_failed = health.fault().is_some();
     let found = compare((&in_call, member.watch()), (member.rank, member.nranks), mine, health);
     let found = in_call.named(found);
     // Others hear the same, and may have ended for it by now.
@@ -51,9 +52,14 @@ pub(super) fn meet(
         Ok(Some((fault, ours))) => Some(health.fail(*fault, *ours)),
         Ok(None) => health.fault(),
     };
-    // A fault says more than the meeting that it broke; but that another rank's wait was in vain, the meeting says too, and in which call.
+    // A fault says more than the meeting that it broke; but that this rank's wait was in vain, or another's, the meeting says too, and in
+    // which call.
     let has_timed_out = matches!(found, Err(BootstrapError::Timeout { .. }));
-    let says_more = |fault: &Fault| !(has_timed_out && matches!(fault, Fault::PeerTimeout { .. }));
+    let says_more = |fault: &Fault| match fault {
+        Fault::PeerTimeout { .. } => !has_timed_out,
+        Fault::Timeout { .. } => !has_timed_out || had_failed,
+        _ => true,
+    };
     let outstanding = outstanding.filter(|outstanding| says_more(&outstanding.fault));
     outstanding.map_or(Ok(()), |outstanding| Err(member.operation_error(outstanding)))?;
     found?;

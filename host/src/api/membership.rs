@@ -146,6 +146,12 @@ impl Listener {
                 self.stalls.note_said(rank, &reason);
                 let _ = self.health.fail(Fault::of_abort(self.me, rank, in_vain), None);
             }
+            // Operations would wait for the same ranks, and this one hears of the others no more.
+            PeerEvent::GaveUp { ranks, limit } => {
+                if let Some(rank) = ranks.named().first() {
+                    self.health.fail(Fault::Timeout { rank: *rank, limit }, None);
+                }
+            }
             PeerEvent::PeerLeft { rank } => {
                 self.health.note_left(rank);
                 self.stalls.left(rank);
@@ -284,6 +290,11 @@ mod tests {
 
     /// What rank 1 of 7 makes of an abort of rank 3.
     fn fault_of(reason: &str, in_vain: Option<(RankList, Duration)>) -> Fault {
+        fault_after(PeerEvent::PeerAborted { rank: Rank(3), reason: reason.to_owned(), in_vain })
+    }
+
+    /// What it makes of an event that is a fault.
+    fn fault_after(event: PeerEvent) -> Fault {
         let bind_addr = Some("127.0.0.1".parse().expect("an address"));
         let config = BootstrapConfig { bind_addr, ..BootstrapConfig::default() };
         let id = UniqueId::create_by(&config).expect("a root");
@@ -291,9 +302,18 @@ mod tests {
         let health = Arc::new(Health::new(Rank(1), 7));
         let stalls = Arc::new(Stalls::new(&alone, &Config::default()));
         let listener = Listener { me: Rank(1), health: health.clone(), stalls, replies: OnceLock::new() };
-        listener.event(PeerEvent::PeerAborted { rank: Rank(3), reason: reason.to_owned(), in_vain }, None);
+        listener.event(event, None);
         alone.close();
-        health.fault().expect("an abort is a fault").fault
+        health.fault().expect("it is a fault").fault
+    }
+
+    /// Its next all-reduce waited for `OXCCL_TIMEOUT`, while the others had ended.
+    #[test]
+    fn a_rank_that_waited_in_vain_itself_goes_no_further() {
+        let limit = Duration::from_secs(2);
+        let ranks = [Rank(5), Rank(6)].into_iter().collect();
+        let fault = fault_after(PeerEvent::GaveUp { ranks, limit });
+        assert_eq!(fault, Fault::Timeout { rank: Rank(5), limit });
     }
 
     /// Ranks that had joined took the one that gave up for the guilty one.

@@ -208,7 +208,8 @@ impl Bootstrap {
     fn give_up(&self, error: BootstrapError) -> BootstrapError {
         let why = if self.shared.cancel.is_called() { BootstrapError::Aborted } else { error };
         self.shared.lock().ring.give_up(why.clone());
-        self.shared.wake();
+        // Its program may end this process now, and the others are to hear why before they hear that it is gone.
+        self.shared.flush();
         why
     }
 

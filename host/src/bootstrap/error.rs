@@ -118,7 +118,7 @@ pub enum Occupant {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BootstrapError {
     /// These ranks never registered with the root. Every rank that did gets this error.
-    #[error("{ranks} of {nranks} {}{}{}", missed(.limit), refused(.strangers), instead(.ranks, .calls.as_deref()))]
+    #[error("{}{ranks} of {nranks} {}{}{}", within(.calls.as_deref()), missed(.limit, .calls.as_deref()), refused(.strangers), instead(.ranks, .calls.as_deref()))]
     MissingRanks {
         /// The missing ranks.
         ranks: RankList,
@@ -128,7 +128,7 @@ pub enum BootstrapError {
         limit: Duration,
         /// Who came meanwhile, and was refused: perhaps these ranks.
         strangers: Option<Box<Strangers>>,
-        /// The call in which they did not come, if the first of them said that it was in another.
+        /// The call in which they did not come, where it is known.
         calls: Option<Box<CallsInTimeout>>,
     },
     /// Two processes claim the same rank.
@@ -482,7 +482,8 @@ impl BootstrapError {
 
     /// The same, with the call in which the ranks meet: a timeout names it, and what sets its limit.
     pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
-        if let BootstrapError::Timeout { calls, .. } = &mut self {
+        if let BootstrapError::MissingRanks { calls, .. } | BootstrapError::Timeout { calls, .. } = &mut self
+        {
             *calls = Some(Box::new(CallsInTimeout { ours, theirs: None }));
         }
         self
@@ -582,10 +583,10 @@ fn refused(strangers: &Option<Box<Strangers>>) -> String {
     format!("; {came} with another secret and had to be refused, the last from {last} ({SAME_SECRET})")
 }
 
-fn missed(limit: &Duration) -> String {
+fn missed(limit: &Duration, calls: Option<&CallsInTimeout>) -> String {
     match limit.is_zero() {
         true => "did not come in time: the others have given up".to_owned(),
-        false => format!("never came within {} s", limit_secs(limit)),
+        false => format!("never came within {} s{}", limit_secs(limit), limited_by(calls)),
     }
 }
 

@@ -56,6 +56,13 @@ pub enum PeerEvent {
         /// If it gave up waiting: for which ranks, and after how long.
         in_vain: Option<(RankList, Duration)>,
     },
+    /// This rank gave up: it waited for these in vain, for so long. Nothing of the bootstrap works any more.
+    GaveUp {
+        /// The ranks.
+        ranks: RankList,
+        /// How long.
+        limit: Duration,
+    },
     /// It left.
     PeerLeft {
         /// The rank.
@@ -352,6 +359,9 @@ impl Ring {
             _ => None,
         };
         self.say_aborted(&error.to_string(), in_vain);
+        if let Some((ranks, limit)) = in_vain.filter(|_| self.broken.is_none()) {
+            self.events.push_back(PeerEvent::GaveUp { ranks, limit });
+        }
         self.broken.get_or_insert(error);
     }
 

@@ -128,6 +128,11 @@ impl Program {
             "begin" => self.begin(arg),
             // The same to the end.
             "all-split" => Ok(self.communicator()?.split(Some(0), 0).map(drop)?),
+            // Goes on if it fails.
+            "failing-split" => match self.communicator()?.split(Some(0), 0) {
+                Ok(_) => Err("the split has not failed".into()),
+                Err(_) => Ok(()),
+            },
             "all-shrink" => Ok(self.communicator()?.start_shrink(&[])?.wait().map(drop)?),
             // Goes on with a split in which the ranks stand the other way round.
             "reverse" => self.reverse(),

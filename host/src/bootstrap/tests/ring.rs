@@ -265,6 +265,7 @@ proptest! {
                 | PeerEvent::PeerAborted { rank, .. }
                 | PeerEvent::PeerLeft { rank }
                 | PeerEvent::PeerNote { rank, .. } => *rank,
+                PeerEvent::GaveUp { .. } => Rank(u32::MAX),
             });
             let want: Vec<PeerEvent> = dying
                 .iter()
@@ -352,6 +353,7 @@ fn for_whom_a_rank_waited_in_vain_reaches_everyone() {
         assert_eq!(world.events(rank), [want]);
         assert_eq!(world.ring(rank).submit(&[]), Err(timeout("a wait of another rank")));
     }
+    assert_eq!(world.events(2), [PeerEvent::GaveUp { ranks, limit }], "once, to its own communicator");
 }
 
 #[test]

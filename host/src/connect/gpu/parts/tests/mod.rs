@@ -207,6 +207,7 @@ impl World {
             PeerEvent::PeerNote { rank, note } => reader.note(rank, &note),
             PeerEvent::PeerDied { rank } => drop(monitor.fail(Fault::PeerDied { rank }, None)),
             PeerEvent::PeerAborted { rank, .. } => drop(monitor.fail(Fault::PeerAborted { rank }, None)),
+            PeerEvent::GaveUp { .. } => {}
             PeerEvent::PeerLeft { rank } => monitor.note_left(rank),
         })));
         let (says, lost) = (Arc::downgrade(&watch), AtomicU32::new(0));
