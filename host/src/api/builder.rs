@@ -259,7 +259,7 @@ impl<M: Init> Builder<M> {
             };
             let (place, settings) = ((Rank(self.rank), self.nranks), &config.bootstrap);
             let joined = Bootstrap::connect_unless(&id, place, settings, handle.cancel());
-            Ok(joined.map_err(|error| error.in_call("joining"))?)
+            Ok(joined.map_err(|error| error.in_call("joining", None))?)
         };
         let joined = connect().and_then(|bootstrap| assemble(bootstrap, config.clone(), self.unit, handle));
         joined.map_err(|error| handle.failed(error))

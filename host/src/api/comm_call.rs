@@ -43,12 +43,8 @@ impl InCommCall {
     /// differ, and the time-out of each names both.
     pub fn named<T>(&self, met: Result<T, BootstrapError>) -> Result<T, BootstrapError> {
         met.map_err(|error| {
-            let error = error.in_call(self.call.name());
             let theirs = error.missed().and_then(|rank| self.stalls.as_ref()?.other_comm_call(self.id, rank));
-            match theirs {
-                Some(theirs) => error.while_in(self.call.name(), theirs.name()),
-                None => error,
-            }
+            error.in_call(self.call.name(), theirs.map(CommCall::name))
         })
     }
 }

@@ -480,11 +480,12 @@ impl BootstrapError {
         }
     }
 
-    /// The same, with the call in which the ranks meet: a timeout names it, and what sets its limit.
-    pub(crate) fn in_call(mut self, ours: &'static str) -> BootstrapError {
+    /// The same, with the call in which the ranks meet, and the other one that the [rank that it missed](Self::missed) said it was in: a timeout
+    /// names them, and what sets its limit.
+    pub(crate) fn in_call(mut self, ours: &'static str, theirs: Option<&'static str>) -> BootstrapError {
         if let BootstrapError::MissingRanks { calls, .. } | BootstrapError::Timeout { calls, .. } = &mut self
         {
-            *calls = Some(Box::new(CallsInTimeout { ours, theirs: None }));
+            *calls = Some(Box::new(CallsInTimeout { ours, theirs }));
         }
         self
     }
@@ -497,15 +498,6 @@ impl BootstrapError {
             }
             _ => None,
         }
-    }
-
-    /// The same, with the call that this rank makes, and the other one that [that rank](Self::missed) makes.
-    pub(crate) fn while_in(mut self, ours: &'static str, other: &'static str) -> BootstrapError {
-        if let BootstrapError::MissingRanks { calls, .. } | BootstrapError::Timeout { calls, .. } = &mut self
-        {
-            *calls = Some(Box::new(CallsInTimeout { ours, theirs: Some(other) }));
-        }
-        self
     }
 
     /// The same, as an error of this rank.
@@ -627,11 +619,11 @@ mod tests {
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
-        let named = named.in_call("split");
+        let named = named.in_call("split", None);
         let text = "split: it took longer than 3 s (OXCCL_BOOTSTRAP_TIMEOUT), still waiting for rank 4";
         assert_eq!(named.to_string(), text);
         assert_eq!(named.missed(), Some(Rank(4)));
-        let differ = named.while_in("split", "shrink");
+        let differ = named.in_call("split", Some("shrink"));
         assert_eq!(differ.to_string(), format!("{text}; rank 4 said that it was in shrink"));
         // A text says nothing of the call.
         let what = "waiting: for somebody";

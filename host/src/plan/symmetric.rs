@@ -246,7 +246,7 @@ impl Facts {
         }
         let is_aligned =
             blocks_are_aligned(call) && addresses.iter().all(|address| address.is_multiple_of(ALIGN_BYTES));
-        let plan = SymmetricPlan { is_aligned, ..self.symmetric_plan(call, [send, recv]) };
+        let plan = self.symmetric_plan(call, [send, recv], is_aligned);
         match is_aligned || plan.tile_bytes == 0 {
             true => Some(plan),
             // As many blocks as the other ranks have, which may have tiles.
@@ -288,7 +288,12 @@ impl Facts {
         }
     }
 
-    fn symmetric_plan(&self, call: &Call, touched: [Option<Placement>; 2]) -> SymmetricPlan {
+    fn symmetric_plan(
+        &self,
+        call: &Call,
+        touched: [Option<Placement>; 2],
+        is_aligned: bool,
+    ) -> SymmetricPlan {
         let reduces = call.func.is_reduction();
         let dtype = reduces.then_some(call.dtype);
         let (elem_bytes, count) =
@@ -310,7 +315,7 @@ impl Facts {
             own_blocks,
             threads,
             tile_bytes,
-            is_aligned: true,
+            is_aligned,
             count,
             grain_elems: GRAIN_BYTES / elem_bytes,
         }
