@@ -2,7 +2,7 @@
 //!
 //! A line is moved by [`Lines::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
 
-use super::words;
+use super::{unaligned, words};
 use crate::gpu::Lines;
 use oxccl_shared::proto::ll128::{DATA_BYTES, DATA_WORDS, LINE_WORDS};
 
@@ -58,6 +58,14 @@ pub(super) fn has_line(len_bytes: usize, at: usize) -> bool {
     at * DATA_BYTES < len_bytes
 }
 
+/// Whether a thread's words of a line, `own` of them and the first at `at`, are all whole and none is aligned, `left_bytes` being the bytes
+/// from there to the end of the message. One thread of a CPU moves words one by one.
+#[inline(always)]
+fn lie_between<B: Lines>(at: usize, own: usize, left_bytes: isize) -> bool {
+    const { assert!(B::LINE_THREADS <= LINE_WORDS / 2) };
+    B::LINE_THREADS > 1 && !at.is_multiple_of(8) && (own * 8) as isize <= left_bytes
+}
+
 /// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond. `PLAIN`: it [`is_plain`].
 ///
 /// # Safety
@@ -74,6 +82,12 @@ pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
     let offset = at * DATA_BYTES + start * 8;
     let from = from.wrapping_add(offset);
     let mut words = [0; LINE_WORDS];
+    let own = count.min(DATA_WORDS - start);
+    if !PLAIN && lie_between::<B>(from.addr(), own, len_bytes as isize - offset as isize) {
+        // SAFETY: obligation 1: all own words lie within the message, and none is aligned.
+        unsafe { unaligned::load(&mut words[..count], from, own == count) };
+        return words;
+    }
     for i in 0..count {
         if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
             let from = from.wrapping_add(i * 8);
@@ -106,6 +120,12 @@ pub(super) unsafe fn put<B: Lines, const PLAIN: bool>(
     let (start, count) = share(block);
     let offset = at * DATA_BYTES + start * 8;
     let to = to.wrapping_add(offset);
+    let own = count.min(DATA_WORDS - start);
+    if !PLAIN && lie_between::<B>(to.addr(), own, len_bytes as isize - offset as isize) {
+        // SAFETY: as in `load`.
+        unsafe { unaligned::store(to, &words[..count], own == count) };
+        return;
+    }
     for i in 0..count {
         if start + i < DATA_WORDS && offset + i * 8 < len_bytes {
             let to = to.wrapping_add(i * 8);

@@ -20,6 +20,7 @@ mod peers;
 mod short;
 mod simple;
 mod span;
+mod unaligned;
 mod words;
 
 pub use bulk::Bulk;

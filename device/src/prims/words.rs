@@ -1,5 +1,7 @@
 //! User buffers as 8-byte words, whatever their alignment and length.
 
+use super::unaligned;
+
 /// GPUs have no unaligned accesses: there the compiler makes eight of one, where it cannot tell.
 const UNALIGNED_IS_SLOW: bool = cfg!(not(feature = "cpu"));
 
@@ -7,37 +9,34 @@ const UNALIGNED_IS_SLOW: bool = cfg!(not(feature = "cpu"));
 /// 1. `at` is readable for 8 bytes.
 #[inline(always)]
 unsafe fn load_word(at: *const u8) -> u64 {
-    if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(8) {
-        // SAFETY: obligation 1, and it is aligned.
-        unsafe { at.cast::<u64>().read() }
-    } else if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(4) {
-        let [low, high] = [0, 4].map(|i| {
-            // SAFETY: obligation 1, and it is aligned.
-            u64::from(unsafe { at.add(i).cast::<u32>().read() })
-        });
-        low | high << 32
-    } else {
+    if !UNALIGNED_IS_SLOW {
         // SAFETY: obligation 1.
-        unsafe { at.cast::<u64>().read_unaligned() }
+        return unsafe { at.cast::<u64>().read_unaligned() };
     }
+    if at.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        return unsafe { at.cast::<u64>().read() };
+    }
+    let mut word = [0];
+    // SAFETY: obligation 1, and it is not aligned.
+    unsafe { unaligned::load(&mut word, at, true) };
+    word[0]
 }
 
 /// # Safety
 /// 1. `at` is writable for 8 bytes.
 #[inline(always)]
 unsafe fn store_word(at: *mut u8, word: u64) {
-    if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(8) {
-        // SAFETY: obligation 1, and it is aligned.
-        unsafe { at.cast::<u64>().write(word) };
-    } else if UNALIGNED_IS_SLOW && at.addr().is_multiple_of(4) {
-        // SAFETY: obligation 1, and it is aligned.
-        unsafe { at.cast::<u32>().write(word as u32) };
-        // SAFETY: as above.
-        unsafe { at.add(4).cast::<u32>().write((word >> 32) as u32) };
-    } else {
+    if !UNALIGNED_IS_SLOW {
         // SAFETY: obligation 1.
-        unsafe { at.cast::<u64>().write_unaligned(word) };
+        return unsafe { at.cast::<u64>().write_unaligned(word) };
     }
+    if at.addr().is_multiple_of(8) {
+        // SAFETY: obligation 1, and it is aligned.
+        return unsafe { at.cast::<u64>().write(word) };
+    }
+    // SAFETY: obligation 1, and it is not aligned.
+    unsafe { unaligned::store(at, &[word], true) };
 }
 
 /// Reads the word at `src`; bytes from `len_bytes` on read as zero. In registers throughout, and without waiting for an
