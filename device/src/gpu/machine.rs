@@ -88,6 +88,15 @@ pub trait KernelMachine {
     /// 1. `at` is 16-byte aligned and writable.
     unsafe fn store_pack(at: usize, value: Pack);
 
+    /// Whether [`Self::of_next_lane`] is there.
+    const HANDS_ON: bool = Self::WARP_THREADS == 1;
+
+    /// What the next thread of this one's warp said, the first one being next to the last. All threads of a warp call it together.
+    #[inline(always)]
+    fn of_next_lane(value: Pack) -> Pack {
+        value
+    }
+
     /// Reads a unit of 1, 2, 4 or 8 bytes.
     ///
     /// # Safety

@@ -43,6 +43,8 @@ pub struct Tuning {
     pub messages: &'static [MessageClass],
     /// Channels of the long ones of an all-to-all, in which every pair has one at the same time: fewer for each fill the links.
     pub exchange_channels: u32,
+    /// The same of two ranks.
+    pub pair_exchange_channels: u32,
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -228,6 +230,7 @@ impl Tuning {
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         exchange_channels: 1,
+        pair_exchange_channels: 1,
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -271,6 +274,8 @@ impl Tuning {
         ],
         // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
         exchange_channels: 16,
+        // docs/measurements/2026-11-29-odd-blocks.md: 1604 us of 1 GiB, 1876 with 16; 28 are 3 % faster.
+        pair_exchange_channels: 20,
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
@@ -322,10 +327,11 @@ impl Tuning {
         ..Tuning::SM_90
     };
 
-    /// How messages of an all-to-all are divided: the short ones as any.
-    pub fn exchanges(&self) -> impl Iterator<Item = MessageClass> {
+    /// How messages of an all-to-all among so many ranks are divided: the short ones as any.
+    pub fn exchanges(&self, nranks: u32) -> impl Iterator<Item = MessageClass> {
         let short = self.messages.iter().copied().filter(|class| class.protocol.is_flagged());
-        let (protocol, channels) = (Protocol::Simple, self.exchange_channels);
+        let channels = if nranks == 2 { self.pair_exchange_channels } else { self.exchange_channels };
+        let protocol = Protocol::Simple;
         short.chain([MessageClass { max_bytes: u64::MAX, protocol, channels }])
     }
 
@@ -361,6 +367,7 @@ impl Tuning {
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
             exchange_channels: 4,
+            pair_exchange_channels: 4,
             all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self

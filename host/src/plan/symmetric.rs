@@ -86,10 +86,10 @@ const TILES_MIN_BYTES: u64 = 16 << 20;
 fn copying_blocks_max(func: Func, nranks: u32) -> u32 {
     if func == Func::AllGather && nranks == 2 { 16 } else { 24 }
 }
-/// Blocks of a copy within a GPU beside messages of its length to all other ranks: two ranks' message takes as long as 12 blocks do, which
-/// copied 29 GB/s each when that was measured (docs/measurements/2026-11-27-copies.md). More ranks have longer.
+/// Blocks of a copy within a GPU beside messages of its length to all other ranks: two ranks' message takes as long as 8 blocks do, and with 12
+/// is no faster (docs/measurements/2026-11-29-odd-blocks.md). More ranks have longer.
 fn own_copy_blocks(nranks: u32) -> u32 {
-    if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 12 }
+    if nranks > 2 { 16_u32.div_ceil(nranks - 1) } else { 8 }
 }
 /// Blocks of an all-to-all that copy what a rank sends to itself. In the blocks that send to others these copies would take the time in
 /// which stores over NVLink are on their way. A block copies 42 GB/s, so 8 of them end with a message of the same length over NVLink; where
@@ -572,7 +572,7 @@ mod tests {
     fn a_rank_copies_its_own_beside_its_messages() {
         let of = |nranks, sm| facts(nranks, sm, Forced::default());
         let copy = |facts: Facts| facts.plan_own_copy(1 << 20);
-        assert_eq!([1, 2, 3, 4, 8].map(|nranks| copy(of(nranks, 90)).channels), [12, 12, 8, 6, 3]);
+        assert_eq!([1, 2, 3, 4, 8].map(|nranks| copy(of(nranks, 90)).channels), [8, 8, 8, 6, 3]);
         let few = Facts { limits: ChannelLimits { max: Some(4), ..ChannelLimits::default() }, ..of(2, 90) };
         assert_eq!(copy(few).channels, 4, "the user says how many there may be");
         let own = |nranks, sm| of(nranks, sm).own_kernel();

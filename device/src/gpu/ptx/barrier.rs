@@ -123,3 +123,22 @@ pub fn any_of_warp(mine: bool) -> bool {
     };
     any != 0
 }
+
+/// What the next of the 32 threads of a warp passed; the first one is next to the last.
+#[inline(always)]
+pub fn of_next_lane(mine: u64) -> u64 {
+    let next: u64;
+    // SAFETY: as in `sync_all`.
+    unsafe {
+        asm!(
+            "{{ .reg .b32 low, high, lane;",
+            "mov.u32 lane, %laneid; add.u32 lane, lane, 1; and.b32 lane, lane, 31;",
+            "mov.b64 {{low, high}}, {0};",
+            "shfl.sync.idx.b32 low, low, lane, 31, 0xffffffff;",
+            "shfl.sync.idx.b32 high, high, lane, 31, 0xffffffff;",
+            "mov.b64 {1}, {{low, high}}; }}",
+            in(reg64) mine, out(reg64) next, options(nostack)
+        )
+    };
+    next
+}

@@ -110,6 +110,13 @@ impl KernelMachine for Ptx {
         unsafe { pack::store(at, value) }
     }
 
+    const HANDS_ON: bool = true;
+
+    #[inline(always)]
+    fn of_next_lane([low, high]: Pack) -> Pack {
+        [barrier::of_next_lane(low), barrier::of_next_lane(high)]
+    }
+
     #[inline(always)]
     unsafe fn load_unit<T: Copy>(at: usize) -> T {
         // SAFETY: obligation 1.

@@ -53,7 +53,7 @@ const PACKS_FAR: usize = 8;
 /// The same of three inputs and of four: together as many.
 const PACKS_OF_3: usize = 5;
 const PACKS_OF_4: usize = 4;
-/// Shifted packs of them: each is made from two.
+/// Shifted packs of them, on machines whose lanes do not hand results on: each is made from two.
 const SHIFTED_OF_2: usize = 4;
 const SHIFTED_OF_MORE: usize = 2;
 

@@ -11,3 +11,5 @@ mod bulk_copy;
 mod sweep;
 
 pub use block::GpuBlock;
+#[cfg(test)]
+mod warps;

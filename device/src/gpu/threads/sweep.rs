@@ -90,10 +90,13 @@ impl<const N: usize, const OUTPUTS: usize> Places<N, OUTPUTS> {
         differs.is_multiple_of(PACK_BYTES)
     }
 
-    /// What lies before the first output's first line, and the rest.
+    /// A head, and the rest, whose outputs are aligned to packs: rows of the first output begin with lines, or where operands of a reduction lie
+    /// otherwise, the rows of these, most of which are read over a link.
     #[inline(always)]
     fn split(self) -> [Self; 2] {
-        let head = (self.outputs[0].wrapping_neg() % LINE_BYTES).min(self.len_bytes);
+        let shift = self.operands[0].wrapping_sub(self.outputs[0]) % PACK_BYTES;
+        let rows = if N > 1 && shift != 0 { self.operands[0].wrapping_sub(shift) } else { self.outputs[0] };
+        let head = (rows.wrapping_neg() % LINE_BYTES).min(self.len_bytes);
         let behind = |at: usize| if at == 0 { 0 } else { at + head };
         let rest = Places {
             operands: self.operands.map(behind),
@@ -185,6 +188,100 @@ pub unsafe fn packs<
     }
 }
 
+/// Runs `pack` on all whole packs of the outputs where operands lie otherwise: on packs of the operands, each of which is loaded once. A pack of an
+/// output is joined from two results, the thread's own and what the next lane hands on; the last lane's next is the first one's of the row behind.
+///
+/// ```text
+/// operands   |   0   |   1   |  ...  |  31   |  32        lane 0 has 0, 32 and so on, and the first pack behind its warp's last row
+/// outputs        |   0   |   1   |  ...  |  31   |
+/// ```
+///
+/// # Safety
+/// 1. As [`packs`], shifted; all threads of a warp call it. The machine [hands on](KernelMachine::HANDS_ON).
+#[inline(always)]
+unsafe fn handed_packs<M: KernelMachine, const N: usize, const OUTPUTS: usize, const COUNT: usize>(
+    share: Share,
+    places: Places<N, OUTPUTS>,
+    pack: impl Fn([Pack; N]) -> Pack,
+) {
+    const LAST: usize = 4;
+    let row = M::WARP_THREADS as usize * PACK_BYTES;
+    let end = whole_packs(places.len_bytes);
+    let lane = share.thread % M::WARP_THREADS;
+    let (first, turn) = turns::<M>(share, PACK_BYTES, COUNT);
+    // Where the warp's first lane is: all go on together.
+    let mut at = first - lane as usize * PACK_BYTES;
+    while at < end {
+        // SAFETY: obligation 1; a turn is whole if it ends at `end` or before.
+        unsafe {
+            if COUNT * row <= end - at {
+                handed_turn::<M, N, OUTPUTS, COUNT, true>(places, lane, at, &pack);
+            } else {
+                let mut at = at;
+                while at < end {
+                    handed_turn::<M, N, OUTPUTS, LAST, false>(places, lane, at, &pack);
+                    at += LAST * row;
+                }
+            }
+        }
+        at += turn;
+    }
+}
+
+/// So many rows of a warp from `at` on, all of them whole or not.
+///
+/// # Safety
+/// 1. As [`handed_packs`]; a whole turn's rows lie before the end.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
+unsafe fn handed_turn<
+    M: KernelMachine,
+    const N: usize,
+    const OUTPUTS: usize,
+    const COUNT: usize,
+    const WHOLE: bool,
+>(
+    places: Places<N, OUTPUTS>,
+    lane: u32,
+    at: usize,
+    pack: impl Fn([Pack; N]) -> Pack,
+) {
+    let row = M::WARP_THREADS as usize * PACK_BYTES;
+    let shift = places.operands[0] % PACK_BYTES;
+    let at = at + lane as usize * PACK_BYTES;
+    // Operands have one pack more, of which the last of the outputs has some bytes.
+    let end = whole_packs(places.len_bytes) + PACK_BYTES;
+    let left = if WHOLE { u32::MAX } else { bytes_left(at.min(end), end) };
+    let load = |from: usize| {
+        // SAFETY: it lies before `end`; obligation 1.
+        places.operands.map(|operand| unsafe { M::load_pack(operand + from - shift) })
+    };
+    let mut loaded = [[[0; 2]; N]; COUNT];
+    repeat!(COUNT, i => {
+        if WHOLE || ((i * row) as u32) < left {
+            loaded[i] = load(at + i * row);
+        }
+    });
+    let mut behind = [[0; 2]; N];
+    if lane == 0 && (WHOLE || ((COUNT * row) as u32) < left) {
+        behind = load(at + COUNT * row);
+    }
+    let mut results = [[0; 2]; COUNT];
+    repeat!(COUNT, i => {
+        results[i] = pack(loaded[i]);
+    });
+    let behind = pack(behind);
+    repeat!(COUNT, i => {
+        let below = if i + 1 < COUNT { results[(i + 1) % COUNT] } else { behind };
+        let next = M::of_next_lane(if lane == 0 { below } else { results[i] });
+        if WHOLE || ((i * row + PACK_BYTES) as u32) < left {
+            let value = joined([results[i], next], shift);
+            // SAFETY: it lies before `end`; obligation 1.
+            places.each_output(|n| unsafe { M::store_pack(places.outputs[n] + at + i * row, value) });
+        }
+    });
+}
+
 /// Runs `pack` on all packs of the outputs, of which each thread has `COUNT` of every operand in flight, or `SHIFTED` of them where each comes from
 /// two. What lies before and behind goes by `unit`.
 ///
@@ -211,6 +308,7 @@ pub unsafe fn alike<
         units::<M, T, N, OUTPUTS, 1>(share, head, 0, &unit);
         match rest.operands[0].is_multiple_of(PACK_BYTES) {
             true => packs::<M, N, OUTPUTS, COUNT, false>(share, rest, pack),
+            false if M::HANDS_ON && N > 1 => handed_packs::<M, N, OUTPUTS, COUNT>(share, rest, pack),
             false => packs::<M, N, OUTPUTS, SHIFTED, true>(share, rest, pack),
         }
         units::<M, T, N, OUTPUTS, 1>(share, rest, whole_packs(rest.len_bytes), &unit);

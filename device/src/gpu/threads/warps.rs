@@ -1,0 +1,139 @@
+//! Tests of the sweeps whose lanes work together, on warps of OS threads.
+
+extern crate std;
+
+use super::sweep::{Places, Share, alike};
+use crate::gpu::{KernelMachine, NoEngine, Pack};
+use std::cell::RefCell;
+use std::sync::{Arc, Barrier, Mutex};
+use std::vec::Vec;
+
+const LANES: usize = 4;
+const WARPS: usize = 2;
+
+/// What the lanes of a warp share.
+struct Warp {
+    meet: Barrier,
+    said: Mutex<[Pack; LANES]>,
+}
+
+std::thread_local! {
+    static LANE: RefCell<Option<(usize, Arc<Warp>)>> = const { RefCell::new(None) };
+}
+
+/// A machine of warps of [`LANES`] threads, which only sweeps.
+struct Warps;
+
+impl KernelMachine for Warps {
+    type Engine = NoEngine;
+    const WARP_THREADS: u32 = LANES as u32;
+    const HANDS_ON: bool = true;
+
+    fn thread_index(&self) -> u32 {
+        unreachable!("sweeps are told")
+    }
+    fn block_threads(&self) -> u32 {
+        unreachable!("sweeps are told")
+    }
+    fn block_index(&self) -> u32 {
+        unreachable!("sweeps are told")
+    }
+    fn now_ns() -> u64 {
+        unreachable!("sweeps do not wait")
+    }
+    fn shared(&self) -> *mut u8 {
+        unreachable!("sweeps have no shared memory")
+    }
+    fn sync_all(&self) {
+        unreachable!("warps go on their own")
+    }
+    fn any_of_all(&self, _mine: bool) -> bool {
+        unreachable!("warps go on their own")
+    }
+    fn any_of_workers<const POSTER: bool>(&self, _workers: u32, _mine: bool) -> bool {
+        unreachable!("warps go on their own")
+    }
+
+    unsafe fn load_pack(at: usize) -> Pack {
+        // SAFETY: obligation 1.
+        unsafe { (at as *const Pack).read() }
+    }
+    unsafe fn store_pack(at: usize, value: Pack) {
+        // SAFETY: obligation 1.
+        unsafe { (at as *mut Pack).write(value) }
+    }
+
+    fn of_next_lane(value: Pack) -> Pack {
+        LANE.with_borrow(|lane| {
+            let (lane, warp) = lane.as_ref().expect("a lane of a warp");
+            warp.said.lock().expect("nobody panics inside")[*lane] = value;
+            warp.meet.wait();
+            let next = warp.said.lock().expect("nobody panics inside")[(lane + 1) % LANES];
+            warp.meet.wait();
+            next
+        })
+    }
+}
+
+/// Sums two operands that begin `off` bytes behind a pack's place into an output that begins `to_off` behind one.
+fn sums(off: usize, to_off: usize, len_bytes: usize) {
+    let operand = |seed: u8| -> Vec<u128> {
+        let byte = |i: usize| (i as u8).wrapping_mul(37).wrapping_add(seed);
+        (0..40).map(|pack| u128::from_ne_bytes(core::array::from_fn(|i| byte(pack * 16 + i)))).collect()
+    };
+    let (a, b, mut to) = (operand(3), operand(101), std::vec![0u128; 40]);
+    let begin = |from: &[u128]| from.as_ptr().addr() + 16 + off;
+    let places = Places {
+        operands: [begin(&a), begin(&b)],
+        outputs: [to.as_mut_ptr().expose_provenance() + 16 + to_off, 0],
+        len_bytes,
+    };
+    let _ = (a.as_ptr().expose_provenance(), b.as_ptr().expose_provenance());
+    let sum = |[a, b]: [u64; 2]| {
+        u64::from_ne_bytes(core::array::from_fn(|i| a.to_ne_bytes()[i].wrapping_add(b.to_ne_bytes()[i])))
+    };
+    let pack = move |[a, b]: [Pack; 2]| [sum([a[0], b[0]]), sum([a[1], b[1]])];
+    let warps: Vec<Arc<Warp>> =
+        (0..WARPS).map(|_| Arc::new(Warp { meet: Barrier::new(LANES), said: Mutex::default() })).collect();
+    std::thread::scope(|threads| {
+        for thread in 0..WARPS * LANES {
+            let warp = warps[thread / LANES].clone();
+            threads.spawn(move || {
+                LANE.set(Some((thread % LANES, warp)));
+                let share = Share { thread: thread as u32, threads: (WARPS * LANES) as u32 };
+                // SAFETY: the places lie within the vectors, 16 bytes behind their begin and more before their end; each is aligned to bytes.
+                unsafe {
+                    alike::<Warps, u8, 2, 2, 3, 2>(share, places, pack, |[a, b]: [u8; 2]| a.wrapping_add(b));
+                }
+            });
+        }
+    });
+    let bytes = |of: &[u128]| -> Vec<u8> { of.iter().flat_map(|pack| pack.to_ne_bytes()).collect() };
+    let (a, b, to) = (bytes(&a), bytes(&b), bytes(&to));
+    let (from, end) = (16 + to_off, 16 + to_off + len_bytes);
+    for i in from..end {
+        let at = i - to_off + off;
+        assert_eq!(
+            to[i],
+            a[at].wrapping_add(b[at]),
+            "byte {} of {len_bytes}, {off} and {to_off} off",
+            i - from
+        );
+    }
+    assert!(
+        to[..from].iter().chain(&to[end..]).all(|byte| *byte == 0),
+        "beside {len_bytes} bytes at {to_off}"
+    );
+}
+
+#[test]
+fn packs_that_lanes_hand_on_are_joined_at_every_place_and_length() {
+    let lengths: &[usize] = if cfg!(miri) {
+        &[0, 200, 431]
+    } else {
+        &[0, 1, 15, 16, 17, 63, 64, 200, 208, 209, 303, 400, 431, 500]
+    };
+    for (off, to_off) in [(4, 0), (0, 4), (1, 2), (15, 0), (8, 8), (3, 14)] {
+        lengths.iter().for_each(|len| sums(off, to_off, *len));
+    }
+}
