@@ -18,7 +18,7 @@
 use super::Proto;
 use super::exchange::from_behind;
 use super::in_order::InRankOrder;
-use super::lines::{LineWords, OwnLines, has_line, load, put, share};
+use super::lines::{CALLS, INLINE, LineWords, OwnLines, PLAIN, has_line, load, put, share};
 use super::ll128::{Ll128, line};
 use super::peers::{CurrentSlot, HELD_MAX, Lengths, Peers, for_peers, rank_of};
 use super::span::Span;
@@ -81,11 +81,13 @@ pub unsafe fn exchange_lines<B: Lines, const PEERS: usize>(
     send_headers(block, what, &peers);
     // SAFETY: obligation 1, for all passes.
     unsafe {
-        // For more peers the code is long enough without the second version.
-        if PEERS <= HELD_MAX && is_plain(what) {
-            passes::<B, PEERS, true>(block, what, &peers)?;
+        // For more peers the code is long enough without a second version, and with calls for words that are not aligned.
+        if PEERS > HELD_MAX {
+            passes::<B, PEERS, CALLS>(block, what, &peers)?;
+        } else if is_plain(what) {
+            passes::<B, PEERS, PLAIN>(block, what, &peers)?;
         } else {
-            passes::<B, PEERS, false>(block, what, &peers)?;
+            passes::<B, PEERS, INLINE>(block, what, &peers)?;
         }
     }
     if block.any_of_team(check_headers(block, what).is_err()) {
@@ -110,7 +112,7 @@ fn is_plain(what: &LineExchange<'_>) -> bool {
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn passes<B: Lines, const PEERS: usize, const PLAIN: bool>(
+unsafe fn passes<B: Lines, const PEERS: usize, const WORDS: u8>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -118,16 +120,16 @@ unsafe fn passes<B: Lines, const PEERS: usize, const PLAIN: bool>(
     let second = what.to.len_bytes.div_ceil(DATA_BYTES);
     // SAFETY: obligation 1.
     unsafe {
-        scatter::<B, PEERS, PLAIN>(block, what, peers);
+        scatter::<B, PEERS, WORDS>(block, what, peers);
         match what.then {
             Then::Keep => {
-                keep_own::<B, PLAIN>(block, what);
-                gather::<B, PEERS, PLAIN>(block, what, peers, 0)
+                keep_own::<B, WORDS>(block, what);
+                gather::<B, PEERS, WORDS>(block, what, peers, 0)
             }
-            Then::Reduce => reduce::<B, PEERS, PLAIN>(block, what, peers, None),
+            Then::Reduce => reduce::<B, PEERS, WORDS>(block, what, peers, None),
             Then::ReduceAndShare => {
-                reduce::<B, PEERS, PLAIN>(block, what, peers, Some(second))?;
-                gather::<B, PEERS, PLAIN>(block, what, peers, second)
+                reduce::<B, PEERS, WORDS>(block, what, peers, Some(second))?;
+                gather::<B, PEERS, WORDS>(block, what, peers, second)
             }
         }
     }
@@ -197,7 +199,7 @@ fn store<B: Lines>(block: &B, to: CurrentSlot, index: usize, mut words: LineWord
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn input<B: Lines, const PLAIN: bool>(
+unsafe fn input<B: Lines, const WORDS: u8>(
     block: &B,
     what: &LineExchange<'_>,
     peer: Rank,
@@ -206,7 +208,7 @@ unsafe fn input<B: Lines, const PLAIN: bool>(
 ) -> LineWords {
     // SAFETY: obligation 1.
     let mut words =
-        unsafe { load::<B, PLAIN>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
+        unsafe { load::<B, WORDS>(block, what.src.wrapping_add(what.to.offset_bytes(peer)), len, at) };
     if what.then != Then::Keep {
         block.pre(&mut words[..share(block).1]);
     }
@@ -218,7 +220,7 @@ unsafe fn input<B: Lines, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn scatter<B: Lines, const PEERS: usize, const PLAIN: bool>(
+unsafe fn scatter<B: Lines, const PEERS: usize, const WORDS: u8>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -228,12 +230,12 @@ unsafe fn scatter<B: Lines, const PEERS: usize, const PLAIN: bool>(
         let mut out = [[0; LINE_WORDS]; PEERS];
         if what.to.stride_bytes == 0 {
             // SAFETY: obligation 1.
-            out = [unsafe { input::<B, PLAIN>(block, what, what.rank, what.to.len_bytes, at) }; PEERS];
+            out = [unsafe { input::<B, WORDS>(block, what, what.rank, what.to.len_bytes, at) }; PEERS];
         } else {
             for_peers!(npeers, i => {
                 let (peer, len) = (rank_of(what.rank, i), peers.bytes_to(i));
                 // SAFETY: obligation 1.
-                out[i] = unsafe { input::<B, PLAIN>(block, what, peer, len, at) };
+                out[i] = unsafe { input::<B, WORDS>(block, what, peer, len, at) };
             });
         }
         for_peers!(npeers, i => {
@@ -247,13 +249,13 @@ unsafe fn scatter<B: Lines, const PEERS: usize, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn keep_own<B: Lines, const PLAIN: bool>(block: &B, what: &LineExchange<'_>) {
+unsafe fn keep_own<B: Lines, const WORDS: u8>(block: &B, what: &LineExchange<'_>) {
     let (offset, len) = what.from.mine(what.rank);
     for (at, _) in OwnLines::of(block, len) {
         // SAFETY: obligation 1.
-        let words = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
+        let words = unsafe { input::<B, WORDS>(block, what, what.rank, len, at) };
         // SAFETY: obligation 1.
-        unsafe { put::<B, PLAIN>(block, what.dst.wrapping_add(offset), len, at, &words) };
+        unsafe { put::<B, WORDS>(block, what.dst.wrapping_add(offset), len, at, &words) };
     }
 }
 
@@ -262,7 +264,7 @@ unsafe fn keep_own<B: Lines, const PLAIN: bool>(block: &B, what: &LineExchange<'
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn reduce<B: Lines, const PEERS: usize, const PLAIN: bool>(
+unsafe fn reduce<B: Lines, const PEERS: usize, const WORDS: u8>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -272,13 +274,13 @@ unsafe fn reduce<B: Lines, const PEERS: usize, const PLAIN: bool>(
     let (dst, count, npeers) = (what.dst.wrapping_add(offset), share(block).1, what.recv.len());
     for (at, takes_part) in OwnLines::of(block, len) {
         // SAFETY: obligation 1.
-        let own = unsafe { input::<B, PLAIN>(block, what, what.rank, len, at) };
+        let own = unsafe { input::<B, WORDS>(block, what, what.rank, len, at) };
         let arrived = wait_for_lines(block, what, peers, at, [takes_part; PEERS])?;
         let before = what.rank.index();
         let mut acc = block.fold(InRankOrder { own: Some(own), arrived: &arrived, npeers, before, count });
         block.post(&mut acc[..count]);
         // SAFETY: obligation 1.
-        unsafe { put::<B, PLAIN>(block, dst, len, at, &acc) };
+        unsafe { put::<B, WORDS>(block, dst, len, at, &acc) };
         if let Some(second) = second {
             for_peers!(npeers, i => {
                 store(block, peers.lane_to(i), 1 + second + at, acc, takes_part);
@@ -293,7 +295,7 @@ unsafe fn reduce<B: Lines, const PEERS: usize, const PLAIN: bool>(
 /// # Safety
 /// 1. As [`exchange_lines`].
 #[inline(always)]
-unsafe fn gather<B: Lines, const PEERS: usize, const PLAIN: bool>(
+unsafe fn gather<B: Lines, const PEERS: usize, const WORDS: u8>(
     block: &B,
     what: &LineExchange<'_>,
     peers: &Peers<'_, PEERS>,
@@ -309,7 +311,7 @@ unsafe fn gather<B: Lines, const PEERS: usize, const PLAIN: bool>(
         for_peers!(npeers, i => {
             let dst = what.dst.wrapping_add(what.from.offset_bytes(rank_of(what.rank, i)));
             // SAFETY: obligation 1.
-            unsafe { put::<B, PLAIN>(block, dst, peers.bytes_from(i), at, &arrived[i]) };
+            unsafe { put::<B, WORDS>(block, dst, peers.bytes_from(i), at, &arrived[i]) };
         });
     }
     Ok(())

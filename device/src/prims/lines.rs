@@ -9,6 +9,13 @@ use oxccl_shared::proto::ll128::{DATA_BYTES, DATA_WORDS, LINE_WORDS};
 /// A thread's words of a line.
 pub(super) type LineWords = [u64; LINE_WORDS];
 
+/// Of a message's words: all are whole and aligned.
+pub(super) const PLAIN: u8 = 0;
+/// Of words anywhere: whole ones are moved without a call.
+pub(super) const INLINE: u8 = 1;
+/// Of words anywhere: those that are not aligned are moved by calls. Less code, and each waits for the one before.
+pub(super) const CALLS: u8 = 2;
+
 /// Which words of a line are this thread's: the first, and how many.
 #[inline(always)]
 pub(super) fn share<B: Lines>(block: &B) -> (usize, usize) {
@@ -66,13 +73,13 @@ fn lie_between<B: Lines>(at: usize, own: usize, left_bytes: isize) -> bool {
     B::LINE_THREADS > 1 && !at.is_multiple_of(8) && (own * 8) as isize <= left_bytes
 }
 
-/// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond. `PLAIN`: it [`is_plain`].
+/// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond.
 ///
 /// # Safety
 /// 1. `from` is readable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "the compiler unrolls these, not the iterators")]
 #[inline(always)]
-pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
+pub(super) unsafe fn load<B: Lines, const WORDS: u8>(
     block: &B,
     from: *const u8,
     len_bytes: usize,
@@ -83,7 +90,7 @@ pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
     let from = from.wrapping_add(offset);
     let mut words = [0; LINE_WORDS];
     let own = count.min(DATA_WORDS - start);
-    if !PLAIN && lie_between::<B>(from.addr(), own, len_bytes as isize - offset as isize) {
+    if WORDS == INLINE && lie_between::<B>(from.addr(), own, len_bytes as isize - offset as isize) {
         // SAFETY: obligation 1: all own words lie within the message, and none is aligned.
         unsafe { unaligned::load(&mut words[..count], from, own == count) };
         return words;
@@ -93,7 +100,7 @@ pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
             let from = from.wrapping_add(i * 8);
             // SAFETY: obligation 1: word i begins within the message; of a plain one it ends there too, and is aligned.
             words[i] = unsafe {
-                if PLAIN {
+                if WORDS == PLAIN {
                     from.cast::<u64>().read()
                 } else {
                     words::load_one(from, len_bytes - offset - i * 8)
@@ -104,13 +111,13 @@ pub(super) unsafe fn load<B: Lines, const PLAIN: bool>(
     words
 }
 
-/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on. `PLAIN`: it [`is_plain`].
+/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on.
 ///
 /// # Safety
 /// 1. `to` is writable for `len_bytes`.
 #[allow(clippy::needless_range_loop, reason = "as in `load`")]
 #[inline(always)]
-pub(super) unsafe fn put<B: Lines, const PLAIN: bool>(
+pub(super) unsafe fn put<B: Lines, const WORDS: u8>(
     block: &B,
     to: *mut u8,
     len_bytes: usize,
@@ -121,7 +128,7 @@ pub(super) unsafe fn put<B: Lines, const PLAIN: bool>(
     let offset = at * DATA_BYTES + start * 8;
     let to = to.wrapping_add(offset);
     let own = count.min(DATA_WORDS - start);
-    if !PLAIN && lie_between::<B>(to.addr(), own, len_bytes as isize - offset as isize) {
+    if WORDS == INLINE && lie_between::<B>(to.addr(), own, len_bytes as isize - offset as isize) {
         // SAFETY: as in `load`.
         unsafe { unaligned::store(to, &words[..count], own == count) };
         return;
@@ -131,7 +138,7 @@ pub(super) unsafe fn put<B: Lines, const PLAIN: bool>(
             let to = to.wrapping_add(i * 8);
             // SAFETY: as in `load`.
             unsafe {
-                if PLAIN {
+                if WORDS == PLAIN {
                     to.cast::<u64>().write(words[i])
                 } else {
                     words::store_one(to, words[i], len_bytes - offset - i * 8)

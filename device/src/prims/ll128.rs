@@ -1,6 +1,6 @@
 //! Primitives over LL128: 120 bytes of each 128-byte line are data.
 
-use super::lines::{OwnLines, load, put, share};
+use super::lines::{INLINE, OwnLines, load, put, share};
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
 use crate::gpu::{End, Lines, Stop};
@@ -97,7 +97,7 @@ unsafe fn transfer_line<B: Lines>(
     let mut own = [0; LINE_WORDS];
     if slice.action.src {
         // SAFETY: obligation 1.
-        own = unsafe { load::<B, false>(block, slice.src, slice.len_bytes(), at) };
+        own = unsafe { load::<B, INLINE>(block, slice.src, slice.len_bytes(), at) };
         block.pre(&mut own[..count]);
     }
     let recv = slice.recv();
@@ -120,7 +120,7 @@ unsafe fn transfer_line<B: Lines>(
     }
     if slice.action.dst {
         // SAFETY: obligation 1.
-        unsafe { put::<B, false>(block, slice.dst, slice.len_bytes(), at, &acc) };
+        unsafe { put::<B, INLINE>(block, slice.dst, slice.len_bytes(), at, &acc) };
     }
     for &index in slice.send() {
         let conn = &conns.send[index as usize];
