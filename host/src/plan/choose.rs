@@ -280,6 +280,10 @@ impl Facts {
     pub(super) fn is_by_lines(&self, func: Func, bytes: u64) -> bool {
         let ((beyond, up_to), share_bytes) = match func {
             Func::AllReduce => (self.tuning.two_shot_ll128_bytes, bytes.div_ceil(u64::from(self.nranks))),
+            _ if self.nranks == 2 => {
+                let (beyond, _) = self.tuning.one_shot_ll128_bytes;
+                ((beyond, self.tuning.pair_one_shot_ll128_max_bytes), bytes)
+            }
             _ => (self.tuning.one_shot_ll128_bytes, bytes),
         };
         let of_pair = self.tuning.pair_ll_max_bytes.iter().find(|(of, _)| self.nranks == 2 && *of == func);

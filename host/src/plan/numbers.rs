@@ -25,6 +25,8 @@ pub struct Tuning {
     /// Beyond the first and up to the second, in bytes of a message to a peer, functions are one-shot by LL128, where that is allowed and
     /// possible. Up to 0: never by themselves.
     pub one_shot_ll128_bytes: (u64, u64),
+    /// The second number of two ranks.
+    pub pair_one_shot_ll128_max_bytes: u64,
     /// The same for all-reduce, two-shot: beyond so many bytes of the call, and up to so many of each rank's share of it.
     pub two_shot_ll128_bytes: (u64, u64),
     /// Between two ranks LL128 begins only beyond so many bytes of these functions, counted likewise.
@@ -221,6 +223,7 @@ impl Tuning {
         all_to_all_one_shot_max_bytes: 0,
         two_shot_min_bytes: u64::MAX,
         one_shot_ll128_bytes: (0, 0),
+        pair_one_shot_ll128_max_bytes: 0,
         two_shot_ll128_bytes: (0, 0),
         pair_ll_max_bytes: &[],
         ring_protocols: &[],
@@ -256,6 +259,8 @@ impl Tuning {
         all_to_all_one_shot_max_bytes: 64 << 10,
         two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
+        // All-to-alls of 3 and 4 MiB 13.3 and 17.0 us instead of 17.8 and 20.3, longer ones are slower (docs/measurements/2026-11-29-odd-blocks.md).
+        pair_one_shot_ll128_max_bytes: 2 << 20,
         two_shot_ll128_bytes: (96 << 10, 2 << 20),
         // docs/measurements/2026-11-25-short-messages.md: all-reduce of 128 KiB 4.27 us instead of 6.04, all-gather of 256 KiB 4.14 instead
         // of 5.60.
@@ -308,6 +313,7 @@ impl Tuning {
         one_shot_max_bytes: 64 << 10,
         all_reduce_hops_max_bytes: HopLimit::Any(256 << 10),
         one_shot_ll128_bytes: (0, 0),
+        pair_one_shot_ll128_max_bytes: 0,
         two_shot_ll128_bytes: (0, 0),
         pair_ll_max_bytes: &[],
         copy_engines: &[],
@@ -320,6 +326,7 @@ impl Tuning {
     pub const SM_100: Tuning = Tuning {
         source: None,
         one_shot_ll128_bytes: (0, 0),
+        pair_one_shot_ll128_max_bytes: 0,
         two_shot_ll128_bytes: (0, 0),
         pair_ll_max_bytes: &[],
         copy_engines: &[],
@@ -357,6 +364,7 @@ impl Tuning {
         });
         Tuning {
             one_shot_ll128_bytes: (0, 0),
+            pair_one_shot_ll128_max_bytes: 0,
             two_shot_ll128_bytes: (0, 0),
             pair_ll_max_bytes: &[],
             broadcast_protocols: &[(96 << 10, Protocol::LL)],

@@ -53,7 +53,11 @@ const PACKS_FAR: usize = 8;
 /// The same of three inputs and of four: together as many.
 const PACKS_OF_3: usize = 5;
 const PACKS_OF_4: usize = 4;
-/// Shifted packs of them, on machines whose lanes do not hand results on: each is made from two.
+/// The same where outputs lie otherwise: more results than these are held, while the next lane has its own, spill.
+const HANDED_OF_2: usize = 8;
+const HANDED_OF_3: usize = 5;
+const HANDED_OF_4: usize = 3;
+/// The same of packs that are each made from two.
 const SHIFTED_OF_2: usize = 4;
 const SHIFTED_OF_MORE: usize = 2;
 
@@ -116,7 +120,7 @@ unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, 
             // SAFETY: obligation 1; one output lies like itself.
             unsafe {
                 let places = Places { outputs, ..places };
-                alike::<M, u8, 1, 2, IN_FLIGHT, PACKS>(share, places, |[pack]| pack, |[byte]| byte);
+                alike::<M, u8, 1, 2, IN_FLIGHT, PACKS, 0>(share, places, |[pack]| pack, |[byte]| byte);
             }
         }
         if other == 0 {
@@ -166,7 +170,7 @@ pub unsafe fn combine<M: KernelMachine, T: Element>(
     arg: &OpArg,
 ) {
     // SAFETY: obligation 1.
-    unsafe { combine_with::<M, T, PRE_OTHERS, PACKS, 0, 2, 2>(share, places, variant, arg) }
+    unsafe { combine_with::<M, T, PRE_OTHERS, PACKS, 0, 0, 2, 2>(share, places, variant, arg) }
 }
 
 /// # Safety
@@ -181,13 +185,15 @@ pub unsafe fn reduce_inputs<M: KernelMachine, T: Element, const N: usize>(
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match N {
-            2 => combine_with::<M, T, PRE_ALL, PACKS_FAR, SHIFTED_OF_2, N, N>(share, places, variant, arg),
-            3 => {
-                combine_with::<M, T, PRE_ALL, PACKS_OF_3, SHIFTED_OF_MORE, N, N>(share, places, variant, arg)
-            }
-            _ => {
-                combine_with::<M, T, PRE_ALL, PACKS_OF_4, SHIFTED_OF_MORE, N, N>(share, places, variant, arg)
-            }
+            2 => combine_with::<M, T, PRE_ALL, PACKS_FAR, SHIFTED_OF_2, HANDED_OF_2, N, N>(
+                share, places, variant, arg,
+            ),
+            3 => combine_with::<M, T, PRE_ALL, PACKS_OF_3, SHIFTED_OF_MORE, HANDED_OF_3, N, N>(
+                share, places, variant, arg,
+            ),
+            _ => combine_with::<M, T, PRE_ALL, PACKS_OF_4, SHIFTED_OF_MORE, HANDED_OF_4, N, N>(
+                share, places, variant, arg,
+            ),
         }
     }
 }
@@ -201,6 +207,7 @@ unsafe fn combine_with<
     const PRE: u8,
     const IN_FLIGHT: usize,
     const SHIFTED: usize,
+    const HANDED: usize,
     const N: usize,
     const OUTPUTS: usize,
 >(
@@ -214,33 +221,34 @@ unsafe fn combine_with<
     const MAX: u8 = CombineKind::Max as u8;
     const MIN: u8 = CombineKind::Min as u8;
     let (scalar, divisor) = (arg.scalar_bits, u64::from(arg.divisor));
+    // Sums alone are handed on, which is half as much code again.
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {
             (CombineKind::Sum, false, false) => {
-                reduce::<M, T, SUM, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+                reduce::<M, T, SUM, 0, IN_FLIGHT, SHIFTED, HANDED, N, OUTPUTS>(share, places, 0)
             }
             (CombineKind::Sum, true, _) => {
-                reduce::<M, T, SUM, PRE, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, scalar)
+                reduce::<M, T, SUM, PRE, IN_FLIGHT, SHIFTED, HANDED, N, OUTPUTS>(share, places, scalar)
             }
             (CombineKind::Sum, false, true) => {
-                reduce::<M, T, SUM, POST, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, divisor)
+                reduce::<M, T, SUM, POST, IN_FLIGHT, SHIFTED, HANDED, N, OUTPUTS>(share, places, divisor)
             }
             (CombineKind::Prod, ..) => {
-                reduce::<M, T, PROD, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+                reduce::<M, T, PROD, 0, IN_FLIGHT, SHIFTED, 0, N, OUTPUTS>(share, places, 0)
             }
             (CombineKind::Max, ..) => {
-                reduce::<M, T, MAX, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+                reduce::<M, T, MAX, 0, IN_FLIGHT, SHIFTED, 0, N, OUTPUTS>(share, places, 0)
             }
             (CombineKind::Min, ..) => {
-                reduce::<M, T, MIN, 0, IN_FLIGHT, SHIFTED, N, OUTPUTS>(share, places, 0)
+                reduce::<M, T, MIN, 0, IN_FLIGHT, SHIFTED, 0, N, OUTPUTS>(share, places, 0)
             }
         }
     }
 }
 
-/// `EXTRA`: what [`arith::reduction`] does besides, by `by`. `IN_FLIGHT` packs of each operand, `SHIFTED` where each comes from two; with none
-/// of these, places that are not aligned go by units.
+/// `EXTRA`: what [`arith::reduction`] does besides, by `by`. `IN_FLIGHT` packs of each operand, `SHIFTED` where each comes from two, or
+/// `HANDED`; with none of these, places that are not aligned go by units.
 ///
 /// # Safety
 /// 1. As [`combine`].
@@ -252,6 +260,7 @@ unsafe fn reduce<
     const EXTRA: u8,
     const IN_FLIGHT: usize,
     const SHIFTED: usize,
+    const HANDED: usize,
     const N: usize,
     const OUTPUTS: usize,
 >(
@@ -266,7 +275,7 @@ unsafe fn reduce<
     unsafe {
         if SHIFTED > 0 && places.lie_alike() {
             let pack = arith::of_packs(word);
-            alike::<M, T, N, OUTPUTS, IN_FLIGHT, SHIFTED>(share, places, pack, element);
+            alike::<M, T, N, OUTPUTS, IN_FLIGHT, SHIFTED, HANDED>(share, places, pack, element);
         } else if SHIFTED > 0 {
             // Nobody asks for it: symmetric windows lie alike.
             units::<M, T, N, OUTPUTS, 1>(share, places, 0, element);

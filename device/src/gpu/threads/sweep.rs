@@ -204,7 +204,7 @@ unsafe fn handed_packs<M: KernelMachine, const N: usize, const OUTPUTS: usize, c
     places: Places<N, OUTPUTS>,
     pack: impl Fn([Pack; N]) -> Pack,
 ) {
-    const LAST: usize = 4;
+    const LAST: usize = 2;
     let row = M::WARP_THREADS as usize * PACK_BYTES;
     let end = whole_packs(places.len_bytes);
     let lane = share.thread % M::WARP_THREADS;
@@ -282,8 +282,8 @@ unsafe fn handed_turn<
     });
 }
 
-/// Runs `pack` on all packs of the outputs, of which each thread has `COUNT` of every operand in flight, or `SHIFTED` of them where each comes from
-/// two. What lies before and behind goes by `unit`.
+/// Runs `pack` on all packs of the outputs, of which each thread has `COUNT` of every operand in flight. Where outputs lie otherwise, `SHIFTED` of
+/// them, each from two, or `HANDED`, unless that is 0 or the machine cannot. What lies before and behind goes by `unit`.
 ///
 /// # Safety
 /// 1. As [`packs`].
@@ -296,6 +296,7 @@ pub unsafe fn alike<
     const OUTPUTS: usize,
     const COUNT: usize,
     const SHIFTED: usize,
+    const HANDED: usize,
 >(
     share: Share,
     places: Places<N, OUTPUTS>,
@@ -308,7 +309,7 @@ pub unsafe fn alike<
         units::<M, T, N, OUTPUTS, 1>(share, head, 0, &unit);
         match rest.operands[0].is_multiple_of(PACK_BYTES) {
             true => packs::<M, N, OUTPUTS, COUNT, false>(share, rest, pack),
-            false if M::HANDS_ON && N > 1 => handed_packs::<M, N, OUTPUTS, COUNT>(share, rest, pack),
+            false if HANDED > 0 && M::HANDS_ON => handed_packs::<M, N, OUTPUTS, HANDED>(share, rest, pack),
             false => packs::<M, N, OUTPUTS, SHIFTED, true>(share, rest, pack),
         }
         units::<M, T, N, OUTPUTS, 1>(share, rest, whole_packs(rest.len_bytes), &unit);

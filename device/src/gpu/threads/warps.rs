@@ -103,7 +103,9 @@ fn sums(off: usize, to_off: usize, len_bytes: usize) {
                 let share = Share { thread: thread as u32, threads: (WARPS * LANES) as u32 };
                 // SAFETY: the places lie within the vectors, 16 bytes behind their begin and more before their end; each is aligned to bytes.
                 unsafe {
-                    alike::<Warps, u8, 2, 2, 3, 2>(share, places, pack, |[a, b]: [u8; 2]| a.wrapping_add(b));
+                    alike::<Warps, u8, 2, 2, 3, 2, 3>(share, places, pack, |[a, b]: [u8; 2]| {
+                        a.wrapping_add(b)
+                    });
                 }
             });
         }
