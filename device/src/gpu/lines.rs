@@ -8,7 +8,7 @@ pub trait Lines: Words {
     /// Threads that move one LL128 line together, each [`LINE_WORDS`] divided by so many of its words.
     const LINE_THREADS: usize = 1;
     /// Threads that go through lines in lock step, those of several lines; the workers are a multiple of it. All of them call
-    /// [`Self::store_line`], [`Self::peek_line`] and what asks the team together, with `takes_part` false where there is no
+    /// [`Self::store_line`], [`Self::peek_line`] and [`Self::any_of_team`] together, with `takes_part` false where there is no
     /// line for them.
     const TEAM_THREADS: usize = 1;
 
@@ -49,11 +49,5 @@ pub trait Lines: Words {
     #[inline(always)]
     fn any_of_team(&self, mine: bool) -> bool {
         mine
-    }
-
-    /// What the next thread of the team passed; for the last one, anything. All threads of the team call it together.
-    #[inline(always)]
-    fn of_next_thread(&self, word: u64) -> u64 {
-        word
     }
 }

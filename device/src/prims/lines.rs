@@ -2,8 +2,7 @@
 //!
 //! A line is moved by [`Lines::LINE_THREADS`] threads: by one on a CPU, by eight on a GPU, each with its own words of the line.
 
-use super::unaligned::{self, Beside};
-use super::words;
+use super::{unaligned, words};
 use crate::gpu::Lines;
 use oxccl_shared::proto::ll128::{DATA_BYTES, DATA_WORDS, LINE_WORDS};
 
@@ -66,11 +65,12 @@ pub(super) fn has_line(len_bytes: usize, at: usize) -> bool {
     at * DATA_BYTES < len_bytes
 }
 
-/// Whether words at `at` are moved as those [between aligned ones](unaligned). One thread of a CPU moves words one by one.
+/// Whether a thread's words of a line, `own` of them and the first at `at`, are all whole and none is aligned, `left_bytes` being the bytes
+/// from there to the end of the message. One thread of a CPU moves words one by one.
 #[inline(always)]
-fn lie_between<B: Lines, const WORDS: u8>(at: usize) -> bool {
-    const { assert!(B::LINE_THREADS <= LINE_WORDS / 2, "a thread has two words at least") };
-    WORDS == INLINE && B::LINE_THREADS > 1 && !at.is_multiple_of(8)
+fn lie_between<B: Lines>(at: usize, own: usize, left_bytes: isize) -> bool {
+    const { assert!(B::LINE_THREADS <= LINE_WORDS / 2) };
+    B::LINE_THREADS > 1 && !at.is_multiple_of(8) && (own * 8) as isize <= left_bytes
 }
 
 /// Line `at` of the message that lies `len_bytes` long at `from`; zeroes beyond.
@@ -90,7 +90,7 @@ pub(super) unsafe fn load<B: Lines, const WORDS: u8>(
     let from = from.wrapping_add(offset);
     let mut words = [0; LINE_WORDS];
     let own = count.min(DATA_WORDS - start);
-    if lie_between::<B, WORDS>(from.addr()) && offset + own * 8 <= len_bytes {
+    if WORDS == INLINE && lie_between::<B>(from.addr(), own, len_bytes as isize - offset as isize) {
         // SAFETY: obligation 1: all own words lie within the message, and none is aligned.
         unsafe { unaligned::load(&mut words[..count], from, own == count) };
         return words;
@@ -111,7 +111,7 @@ pub(super) unsafe fn load<B: Lines, const WORDS: u8>(
     words
 }
 
-/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on. All threads of a team call it together.
+/// Writes line `at` of the message that goes to `to`, but no byte from `len_bytes` on.
 ///
 /// # Safety
 /// 1. `to` is writable for `len_bytes`.
@@ -128,17 +128,10 @@ pub(super) unsafe fn put<B: Lines, const WORDS: u8>(
     let offset = at * DATA_BYTES + start * 8;
     let to = to.wrapping_add(offset);
     let own = count.min(DATA_WORDS - start);
-    if lie_between::<B, WORDS>(to.addr()) {
-        // By each thread alone the two halves of an aligned word would be two stores.
-        let next = block.of_next_thread(words[0]);
-        if offset + own * 8 <= len_bytes {
-            let place = block.thread() % B::TEAM_THREADS;
-            let goes_on = place + 1 < B::TEAM_THREADS && offset + (own + 1) * 8 <= len_bytes;
-            let beside = Beside { has_before: place > 0, next: goes_on.then_some(next) };
-            // SAFETY: obligation 1: all own words lie within the message, and so does the next thread's first one if it goes on.
-            unsafe { unaligned::store(to, &words[..count], own == count, beside) };
-            return;
-        }
+    if WORDS == INLINE && lie_between::<B>(to.addr(), own, len_bytes as isize - offset as isize) {
+        // SAFETY: as in `load`.
+        unsafe { unaligned::store(to, &words[..count], own == count) };
+        return;
     }
     for i in 0..count {
         if start + i < DATA_WORDS && offset + i * 8 < len_bytes {

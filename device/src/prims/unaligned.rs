@@ -16,13 +16,27 @@ const HALF: usize = 4;
 /// 1. `at` is readable for the words.
 #[inline(always)]
 pub unsafe fn load(words: &mut [u64], at: *const u8, with_last: bool) {
-    let off = at.addr() % 8;
+    // SAFETY: obligation 1 in both arms.
+    unsafe {
+        match at.addr() % 8 {
+            HALF => load_off(words, at, HALF, with_last),
+            off => load_off(words, at, off, with_last),
+        }
+    }
+}
+
+/// The same, `off` bytes behind an aligned word. Of halves, a constant, no bit is shifted.
+///
+/// # Safety
+/// 1. As [`load`].
+#[inline(always)]
+unsafe fn load_off(words: &mut [u64], at: *const u8, off: usize, with_last: bool) {
     let head_bytes = 8 - off;
     let last = words.len() - 1;
     let middles = if with_last { last } else { last - 1 };
     let tail_at = at.wrapping_add(head_bytes + middles * 8);
     // SAFETY: obligation 1: the head and the tail lie within the words.
-    let (mut low, tail) = unsafe { (load_head(at), load_tail(tail_at, off)) };
+    let (mut low, tail) = unsafe { (load_head(at, off), load_tail(tail_at, off)) };
     // By the count of words, a constant, not of middles: it is unrolled.
     for (i, word) in words[..last].iter_mut().enumerate() {
         let middle_at = at.wrapping_add(head_bytes + i * 8);
@@ -34,34 +48,32 @@ pub unsafe fn load(words: &mut [u64], at: *const u8, with_last: bool) {
     words[last] = low | tail << (8 * head_bytes);
 }
 
-/// What other threads write beside words.
-#[derive(Clone, Copy)]
-pub struct Beside {
-    /// Whether whoever writes the word before writes the head too.
-    pub has_before: bool,
-    /// The word behind, whose head is written with the tail.
-    pub next: Option<u64>,
-}
-
-impl Beside {
-    /// Nobody writes anything.
-    pub const NOTHING: Beside = Beside { has_before: false, next: None };
-}
-
 /// Writes `words` to `at`, which is no multiple of 8, or all but the last of several.
 ///
 /// # Safety
-/// 1. `at` is writable for the words, and for the one behind if that is given.
+/// 1. `at` is writable for the words.
 #[inline(always)]
-pub unsafe fn store(at: *mut u8, words: &[u64], with_last: bool, beside: Beside) {
-    let off = at.addr() % 8;
+pub unsafe fn store(at: *mut u8, words: &[u64], with_last: bool) {
+    // SAFETY: obligation 1 in both arms.
+    unsafe {
+        match at.addr() % 8 {
+            HALF => store_off(at, HALF, words, with_last),
+            off => store_off(at, off, words, with_last),
+        }
+    }
+}
+
+/// The same, `off` bytes behind an aligned word.
+///
+/// # Safety
+/// 1. As [`store`].
+#[inline(always)]
+unsafe fn store_off(at: *mut u8, off: usize, words: &[u64], with_last: bool) {
     let head_bytes = 8 - off;
     let last = words.len() - 1;
     let middles = if with_last { last } else { last - 1 };
-    if !beside.has_before {
-        // SAFETY: obligation 1.
-        unsafe { store_head(at, words[0]) };
-    }
+    // SAFETY: obligation 1.
+    unsafe { store_head(at, off, words[0]) };
     for i in 0..last {
         let middle = words[i] >> (8 * head_bytes) | words[i + 1] << (8 * off);
         if i < middles {
@@ -70,23 +82,17 @@ pub unsafe fn store(at: *mut u8, words: &[u64], with_last: bool, beside: Beside)
         }
     }
     let end = if with_last || last == 0 { words[last] } else { words[last - 1] };
-    let (tail_at, tail) = (at.wrapping_add(head_bytes + middles * 8), end >> (8 * head_bytes));
-    // SAFETY: obligation 1 in both arms, and it is aligned.
-    unsafe {
-        match beside.next {
-            Some(next) => tail_at.cast::<u64>().write(tail | next << (8 * off)),
-            None => store_tail(tail_at, off, tail),
-        }
-    }
+    // SAFETY: obligation 1.
+    unsafe { store_tail(at.wrapping_add(head_bytes + middles * 8), off, end >> (8 * head_bytes)) };
 }
 
-/// The bytes from `at` to the next aligned word.
+/// The bytes from `at`, `off` bytes behind an aligned word, to the next one.
 ///
 /// # Safety
 /// 1. They are readable.
 #[inline(always)]
-unsafe fn load_head(at: *const u8) -> u64 {
-    if at.addr() % 8 == HALF {
+unsafe fn load_head(at: *const u8, off: usize) -> u64 {
+    if off == HALF {
         // SAFETY: obligation 1, and it is aligned.
         return u64::from(unsafe { at.cast::<u32>().read() });
     }
@@ -134,13 +140,13 @@ unsafe fn load_tail(at: *const u8, len_bytes: usize) -> u64 {
     tail
 }
 
-/// Writes the low bytes of `word` from `at` to the next aligned word.
+/// Writes the low bytes of `word` from `at`, `off` bytes behind an aligned word, to the next one.
 ///
 /// # Safety
 /// 1. They are writable.
 #[inline(always)]
-unsafe fn store_head(at: *mut u8, word: u64) {
-    if at.addr() % 8 == HALF {
+unsafe fn store_head(at: *mut u8, off: usize, word: u64) {
+    if off == HALF {
         // SAFETY: obligation 1, and it is aligned.
         return unsafe { at.cast::<u32>().write(word as u32) };
     }
@@ -190,7 +196,7 @@ unsafe fn store_tail(at: *mut u8, len_bytes: usize, word: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Beside, load, store};
+    use super::{load, store};
 
     /// Moves `count` of eight words, or all of them but the last.
     fn moves_only_its_words(off: usize, count: usize, with_last: bool) {
@@ -201,7 +207,7 @@ mod tests {
         // SAFETY: the words and `off` bytes lie within eight words.
         unsafe {
             load(&mut words, from.as_ptr().cast::<u8>().add(off), with_last);
-            store(to.as_mut_ptr().cast::<u8>().add(off), &words, with_last, Beside::NOTHING);
+            store(to.as_mut_ptr().cast::<u8>().add(off), &words, with_last);
         }
         let bytes = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_ne_bytes()).collect() };
         let (from, to) = (bytes(&from), bytes(&to));
@@ -222,27 +228,6 @@ mod tests {
                     moves_only_its_words(off, count, false);
                 }
             }
-        }
-    }
-
-    #[test]
-    fn threads_side_by_side_write_each_byte_between_them() {
-        for off in 1..8 {
-            let words = [0x0123_4567_89ab_cdefu64, 0xfedc_ba98_7654_3210, 0x1122_3344_5566_7788];
-            let mut to = vec![u64::MAX; 5];
-            let at = to.as_mut_ptr().cast::<u8>().wrapping_add(off);
-            // SAFETY: three words and `off` bytes lie within five words.
-            unsafe {
-                store(at, &words[..2], true, Beside { has_before: false, next: Some(words[2]) });
-                store(at.add(16), &words[2..], true, Beside { has_before: true, next: None });
-            }
-            let bytes =
-                |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_ne_bytes()).collect() };
-            assert_eq!(bytes(&to)[off..off + 24], bytes(&words), "{off} off");
-            assert!(
-                bytes(&to)[..off].iter().chain(&bytes(&to)[off + 24..]).all(|byte| *byte == 0xff),
-                "{off} off"
-            );
         }
     }
 }

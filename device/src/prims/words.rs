@@ -1,6 +1,6 @@
 //! User buffers as 8-byte words, whatever their alignment and length.
 
-use super::unaligned::{self, Beside};
+use super::unaligned;
 
 /// GPUs have no unaligned accesses: there the compiler makes eight of one, where it cannot tell.
 const UNALIGNED_IS_SLOW: bool = cfg!(not(feature = "cpu"));
@@ -36,7 +36,7 @@ unsafe fn store_word(at: *mut u8, word: u64) {
         return unsafe { at.cast::<u64>().write(word) };
     }
     // SAFETY: obligation 1, and it is not aligned.
-    unsafe { unaligned::store(at, &[word], true, Beside::NOTHING) };
+    unsafe { unaligned::store(at, &[word], true) };
 }
 
 /// Reads the word at `src`; bytes from `len_bytes` on read as zero. In registers throughout, and without waiting for an

@@ -12,13 +12,11 @@ pub enum Meeting {
     Sync,
     /// Of the threads of a team of LL128; as `Sync`.
     Team,
-    /// The same, where each hands on a word.
-    Hand,
 }
 
 impl Meeting {
     fn is_without_ended(self) -> bool {
-        matches!(self, Meeting::Sync | Meeting::Team | Meeting::Hand)
+        matches!(self, Meeting::Sync | Meeting::Team)
     }
 }
 

@@ -98,8 +98,6 @@ pub struct BlockState<'a> {
     first: Barrier,
     /// Of each team of LL128.
     teams: Vec<Barrier>,
-    /// What each worker hands on in its team.
-    handed: Vec<Word<u64, InBlock>>,
     abort: &'a Word<u32, Sys>,
     quitter: Option<Quitter>,
     slow: Option<Slow>,
@@ -166,7 +164,6 @@ impl<'a> BlockState<'a> {
             all: Barrier::new(shape.threads()),
             first: Barrier::new(shape.workers),
             teams: (0..shape.workers).map(|_| Barrier::new(team_threads(shape.line_threads()))).collect(),
-            handed: (0..shape.workers).map(|_| Word::new(0)).collect(),
             abort,
             quitter,
             slow,
@@ -498,15 +495,6 @@ impl<const LINE: usize> Lines for ThreadBlock<'_, LINE> {
             return mine;
         }
         self.block.teams[self.thread / Self::TEAM_THREADS].wait(Meeting::Team, mine)
-    }
-
-    fn of_next_thread(&self, word: u64) -> u64 {
-        let team = &self.block.teams[self.thread / Self::TEAM_THREADS];
-        self.block.handed[self.thread].store_relaxed(word);
-        team.wait(Meeting::Hand, false);
-        let next = self.block.handed.get(self.thread + 1).map_or(0, Word::load_relaxed);
-        team.wait(Meeting::Hand, false);
-        next
     }
 }
 

@@ -250,12 +250,15 @@ impl Facts {
         Facts { machine: self.machine.through_host(kinds), ..self }.with_links()
     }
 
-    /// The same with the numbers for the links between the GPUs of a host.
+    /// The same with the numbers for the links between the GPUs.
     fn with_links(self) -> Facts {
         let is_by_nvlink = self.machine.pairs.kind <= PathKind::Nvl;
         let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
         let tuning = if is_measured && !is_by_nvlink { self.tuning.without_nvlink() } else { self.tuning };
-        Facts { tuning, ..self }
+        let most = self.tuning.blocks.filter(|_| !is_by_nvlink || self.crosses_network());
+        let slot_bytes = most.map_or(u32::MAX, |blocks| blocks.far_mesh_slot_bytes);
+        let simple_slot_bytes = self.mesh_layout.simple_slot_bytes.min(slot_bytes);
+        Facts { tuning, mesh_layout: ConnLayout { simple_slot_bytes, ..self.mesh_layout }, ..self }
     }
 
     /// The same on this machine, which gets the hosts that are known here.

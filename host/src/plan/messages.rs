@@ -99,7 +99,7 @@ fn classes_count(facts: &Facts) -> usize {
 
 /// A class, and how many channels are connected for it.
 fn class_at(class: usize, facts: &Facts) -> (MessageClass, u32) {
-    let mut near = facts.tuning.messages.iter().copied().chain(facts.tuning.exchanges(facts.nranks));
+    let mut near = facts.tuning.messages.iter().copied().chain(facts.tuning.exchanges());
     match near.nth(class) {
         Some(near) => (near, facts.mesh_channels),
         None => (NET_MESSAGES[class - first_far(facts)], facts.far_channels),
@@ -107,7 +107,7 @@ fn class_at(class: usize, facts: &Facts) -> (MessageClass, u32) {
 }
 
 fn first_far(facts: &Facts) -> usize {
-    facts.tuning.messages.len() + facts.tuning.exchanges(facts.nranks).count()
+    facts.tuning.messages.len() + facts.tuning.exchanges().count()
 }
 
 fn class_of(want: &MessageWant, facts: &Facts) -> usize {
@@ -116,7 +116,7 @@ fn class_of(want: &MessageWant, facts: &Facts) -> usize {
     let holds_it = |class: MessageClass| want.len_bytes <= class.max_bytes;
     let (first, found) = match (goes_with_far, want.is_exchange) {
         (true, _) => (first_far(facts), NET_MESSAGES.iter().copied().position(holds_it)),
-        (false, true) => (near.len(), facts.tuning.exchanges(facts.nranks).position(holds_it)),
+        (false, true) => (near.len(), facts.tuning.exchanges().position(holds_it)),
         (false, false) => (0, near.iter().copied().position(holds_it)),
     };
     first + found.expect("the last class holds messages of any length")

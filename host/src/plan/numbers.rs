@@ -45,8 +45,6 @@ pub struct Tuning {
     pub messages: &'static [MessageClass],
     /// Channels of the long ones of an all-to-all, in which every pair has one at the same time: fewer for each fill the links.
     pub exchange_channels: u32,
-    /// The same of two ranks.
-    pub pair_exchange_channels: u32,
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -112,6 +110,8 @@ pub struct Blocks {
     pub ring_slot_bytes: u32,
     /// Bytes of a Simple slot between pairs.
     pub mesh_slot_bytes: u32,
+    /// The most bytes of one where NVLink does not connect all GPUs, or a network some.
+    pub far_mesh_slot_bytes: u32,
     /// Bytes of a Simple slot of a tree, unless the user says otherwise.
     pub tree_slot_bytes: u32,
 }
@@ -233,7 +233,6 @@ impl Tuning {
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         exchange_channels: 1,
-        pair_exchange_channels: 1,
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -273,14 +272,11 @@ impl Tuning {
         messages: &[
             MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
             MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
-            MessageClass { max_bytes: 8 << 20, protocol: Protocol::Simple, channels: 16 },
-            // Each way. 32 are slower: two GPUs carry 350 GB/s with 24 and 314 with 32.
-            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
+            // Each way. 24 carry 1 % more of 1 GiB, and as much as 16 did with slots of 64 KiB (docs/measurements/2026-11-29-odd-blocks.md).
+            MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
         ],
         // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
         exchange_channels: 16,
-        // docs/measurements/2026-11-29-odd-blocks.md: 1604 us of 1 GiB, 1876 with 16; 28 are 3 % faster.
-        pair_exchange_channels: 20,
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
@@ -334,11 +330,10 @@ impl Tuning {
         ..Tuning::SM_90
     };
 
-    /// How messages of an all-to-all among so many ranks are divided: the short ones as any.
-    pub fn exchanges(&self, nranks: u32) -> impl Iterator<Item = MessageClass> {
+    /// How messages of an all-to-all are divided: the short ones as any.
+    pub fn exchanges(&self) -> impl Iterator<Item = MessageClass> {
         let short = self.messages.iter().copied().filter(|class| class.protocol.is_flagged());
-        let channels = if nranks == 2 { self.pair_exchange_channels } else { self.exchange_channels };
-        let protocol = Protocol::Simple;
+        let (protocol, channels) = (Protocol::Simple, self.exchange_channels);
         short.chain([MessageClass { max_bytes: u64::MAX, protocol, channels }])
     }
 
@@ -375,7 +370,6 @@ impl Tuning {
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
             exchange_channels: 4,
-            pair_exchange_channels: 4,
             all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self
@@ -441,7 +435,9 @@ impl Blocks {
         mesh_ll128_slot_bytes: 72 << 10,
         // Eight turns of a ring's 480 workers with four packs each: no pass is left over.
         ring_slot_bytes: 240 << 10,
-        mesh_slot_bytes: 64 << 10,
+        // Each costs 0.9 us, whatever its length, and 32 KiB one more. Four turns of 480 workers with four packs each.
+        mesh_slot_bytes: 120 << 10,
+        far_mesh_slot_bytes: 64 << 10,
         tree_slot_bytes: 128 << 10,
     };
 
@@ -453,6 +449,7 @@ impl Blocks {
         ring_channels: 32,
         mesh_channels: 16,
         mesh_ll128_slot_bytes: 32 << 10,
+        mesh_slot_bytes: 64 << 10,
         ..Blocks::SM_90
     };
 

@@ -193,14 +193,10 @@ impl Facts {
     }
 
     /// Whether they are to where ranks' blocks, or what other ranks touch, begin anywhere. Of types of which a sum takes many instructions slots
-    /// are faster, and reduce-scatters of more ranks than two were not measured. The same on every rank.
+    /// are faster. The same on every rank.
     fn takes_any_place(&self, call: &Call) -> bool {
-        let is_measured = match call.func {
-            Func::AllReduce => reduced_max(call.dtype) == REDUCED_MAX,
-            Func::ReduceScatter => reduced_max(call.dtype) == REDUCED_MAX && self.nranks == 2,
-            _ => true,
-        };
-        self.threads_move(call) && (is_measured || self.symmetric == Some(true))
+        let is_faster = !call.func.is_reduction() || reduced_max(call.dtype) == REDUCED_MAX;
+        self.threads_move(call) && (is_faster || self.symmetric == Some(true))
     }
 
     fn symmetric_is_faster(&self, call: &Call) -> bool {

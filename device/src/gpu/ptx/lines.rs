@@ -1,7 +1,7 @@
 //! Lines of LL128: eight threads of a warp move one with one instruction.
 
 use super::Ptx;
-use super::barrier::{any_of_warp, converge_warp, of_next_lane};
+use super::barrier::{any_of_warp, converge_warp};
 use crate::gpu::threads::GpuBlock;
 use crate::gpu::{Block, Lines};
 use oxccl_shared::proto::ll128::{LINE_WORDS, Ll128Line};
@@ -41,10 +41,5 @@ impl<T: Element, const POSTER: bool, const SHIFTS: bool> Lines for GpuBlock<Ptx,
     #[inline(always)]
     fn any_of_team(&self, mine: bool) -> bool {
         any_of_warp(mine)
-    }
-
-    #[inline(always)]
-    fn of_next_thread(&self, word: u64) -> u64 {
-        of_next_lane(word)
     }
 }

@@ -31,7 +31,12 @@ pub unsafe fn map<M: KernelMachine, T: Element, const SHIFTS: bool>(
     let (src, outputs) = (src.addr(), [dst.addr(), dst2.addr()]);
     match (variant.pre, variant.post) {
         // SAFETY: obligation 1 in every arm.
-        (false, false) => unsafe { copy::<M, PACKS, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes) },
+        (false, false) => unsafe {
+            match SHIFTS {
+                true => copy::<M, PACKS_FAR, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes),
+                false => copy::<M, PACKS, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes),
+            }
+        },
         // SAFETY: as above.
         (true, _) => unsafe {
             transform::<M, T, true>(share, outputs[0], outputs[1], src, len_bytes, arg.scalar_bits)
