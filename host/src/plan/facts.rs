@@ -255,10 +255,15 @@ impl Facts {
         let is_by_nvlink = self.machine.pairs.kind <= PathKind::Nvl;
         let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
         let tuning = if is_measured && !is_by_nvlink { self.tuning.without_nvlink() } else { self.tuning };
-        let most = self.tuning.blocks.filter(|_| !is_by_nvlink || self.crosses_network());
-        let slot_bytes = most.map_or(u32::MAX, |blocks| blocks.far_mesh_slot_bytes);
-        let simple_slot_bytes = self.mesh_layout.simple_slot_bytes.min(slot_bytes);
-        Facts { tuning, mesh_layout: ConnLayout { simple_slot_bytes, ..self.mesh_layout }, ..self }
+        let facts = Facts { tuning, ..self };
+        if is_by_nvlink && !self.crosses_network() { facts } else { facts.with_far_slots() }
+    }
+
+    /// The same with slots between pairs that are no longer than those were that were measured without NVLink.
+    pub(super) fn with_far_slots(self) -> Facts {
+        let most = self.tuning.blocks.map_or(u32::MAX, |blocks| blocks.far_mesh_slot_bytes);
+        let simple_slot_bytes = self.mesh_layout.simple_slot_bytes.min(most);
+        Facts { mesh_layout: ConnLayout { simple_slot_bytes, ..self.mesh_layout }, ..self }
     }
 
     /// The same on this machine, which gets the hosts that are known here.

@@ -283,7 +283,7 @@ mod tests {
                 MessageWant { is_send: true, peer: Rank(1), is_far: false, is_exchange, len_bytes: 64 << 20 };
             message_connections(&want, &facts).1
         };
-        assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [22, 16]);
+        assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [16, 16]);
         assert_eq!([false, true].map(|exchange| channels(4, exchange, true)), [16, 4]);
     }
 

@@ -161,7 +161,7 @@ impl Facts {
         let between = between.min(f64::from(nics.ranks_each() * far_channels) * BLOCK_GBYTES);
         let machine = self.machine.over_network(nics.groups, nics.speed, crossings);
         let machine = Machine { level_bw: [inside, between], ..machine };
-        Facts { machine, proxy_threads: nics.proxy_threads, ..facts }
+        Facts { machine, proxy_threads: nics.proxy_threads, ..facts }.with_far_slots()
     }
 
     /// The same where groups of GPUs that follow each other have one device each, on a machine of which no more is known.
