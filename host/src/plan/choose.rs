@@ -399,6 +399,14 @@ mod tests {
             assert_eq!(of(2, func, longest), !of(4, func, longest), "{func}: four have lines there");
         }
         assert_eq!(of(2, Func::ReduceScatter, 100 << 10), of(4, Func::ReduceScatter, 100 << 10));
+        for func in [Func::AllGather, Func::ReduceScatter, Func::AllToAll] {
+            let has_lines = |nranks| [1 << 20, 2 << 20, (2 << 20) + 8].map(|bytes| of(nranks, func, bytes));
+            assert_eq!(
+                [2, 4].map(has_lines),
+                [[true, true, false], [true, false, false]],
+                "{func}: and so do lines"
+            );
+        }
     }
 
     /// docs/measurements/2026-11-27-h200x4.md

@@ -57,6 +57,7 @@ const SPILLS_ALLOWED: &[(&str, &str)] = &[
         "what the pass over messages that are not aligned keeps, and the places of peers between passes",
     ),
     ("oxccl_all_to_all_oneshot4_ll128", "as that: its pass over messages that are not aligned"),
+    ("oxccl_all_gather_oneshot4_ll128", "as that"),
     (
         "oxccl_all_reduce_twoshot_ll_f64",
         "bookkeeping of seven peers, as for all types; 16 bytes more than the others since ends have a third address",
