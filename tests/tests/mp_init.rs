@@ -269,6 +269,7 @@ fn values_that_cannot_be_used() {
     for (variable, value) in [
         ("OXCCL_TIMEOUT", "soon"),
         ("OXCCL_TIMEOUT", "0"),
+        ("OXCCL_TIMEOUT", "1e-9"),
         ("OXCCL_TIMEOUT", "nan"),
         ("OXCCL_TIMEOUT", "inf"),
         ("OXCCL_BOOTSTRAP_TIMEOUT", "-3"),
