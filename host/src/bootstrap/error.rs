@@ -553,19 +553,16 @@ fn limited_by(calls: Option<&CallsInTimeout>) -> &'static str {
 }
 
 fn waiting_for(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
-    let Some(first) = ranks.named().first() else { return String::new() };
-    let theirs = calls.and_then(|calls| calls.theirs);
-    let instead =
-        theirs.map_or_else(String::new, |theirs| format!("; rank {first} said that it was in {theirs}"));
-    format!(", still waiting for {ranks}{instead}")
+    match ranks.is_empty() {
+        true => String::new(),
+        false => format!(", still waiting for {ranks}{}", instead(ranks, calls)),
+    }
 }
 
-/// What the first of the missing ranks does.
+/// What the first of the missing ranks does. This rank's call [begins](within) the text.
 fn instead(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
-    let said = || Some((ranks.named().first()?, calls?.theirs?, calls?.ours));
-    said().map_or_else(String::new, |(rank, theirs, ours)| {
-        format!("; rank {rank} said that it was in {theirs}, and this rank is in {ours}")
-    })
+    let said = || Some((ranks.named().first()?, calls?.theirs?));
+    said().map_or_else(String::new, |(rank, theirs)| format!("; rank {rank} said that it was in {theirs}"))
 }
 
 /// What came instead of ranks that are missing.
@@ -610,6 +607,11 @@ mod tests {
             calls: None,
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
+        // It named this rank's call twice.
+        assert_eq!(
+            error.in_call("shrink", Some("split")).to_string(),
+            "shrink: ranks 2, 5 and 7 of 8 never came within 30 s (OXCCL_BOOTSTRAP_TIMEOUT); rank 2 said that it was in split"
+        );
     }
 
     #[test]
