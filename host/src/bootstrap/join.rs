@@ -189,6 +189,7 @@ pub(crate) fn register(
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             calls: None,
+            by: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
             limit: config.timeout,
@@ -281,6 +282,7 @@ pub(crate) fn dial_peer(
         DialError::Handshake(error) => distrusted(addr, error),
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
             calls: None,
+            by: None,
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
             limit: deadline.limit(),
