@@ -9,6 +9,7 @@ use crate::target::{Target, suite_sizes};
 use clap::{Args, Parser, ValueEnum};
 use oxccl::plan::tuning::{Forced, ListError};
 use oxccl_shared::abi::{DataType, Protocol, RedOp};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,13 +23,13 @@ pub struct PerfArgs {
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     pub backend: Backend,
     /// Start this many processes on this machine, each with `--threads` threads. Default with cuda: one for each GPU.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=1024))]
     pub ranks: Option<u32>,
     /// Threads per process, one rank each (with cuda: `--ngpus` ranks each).
-    #[arg(short = 't', long, visible_alias = "nthreads", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short = 't', long, visible_alias = "nthreads", value_name = "N", value_parser = whole(1..=1024))]
     pub threads: Option<u32>,
     /// cuda: GPUs that each thread drives, one rank each, with group calls.
-    #[arg(short = 'g', long, visible_alias = "one-thread", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(short = 'g', long, visible_alias = "one-thread", value_name = "N", value_parser = whole(1..=16))]
     pub ngpus: Option<u32>,
     /// cuda: the GPU of each rank of this machine, such as 0,2,1,3. Default: rank by rank.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -52,7 +53,7 @@ pub struct PerfArgs {
     #[arg(long, value_enum, default_value_t = Places::Both, default_value_if("target", "suite", "out"))]
     pub place: Places,
     /// Operations per measurement. Default: as many as take `--min-time`.
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, value_parser = whole(1..=u32::MAX))]
     pub iters: Option<u32>,
     /// Milliseconds that a measurement takes at least, where `--iters` is not given (from 4 to 20000 operations).
     #[arg(long, value_name = "MS", default_value_t = 20)]
@@ -61,7 +62,7 @@ pub struct PerfArgs {
     #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", default_value_t = 5)]
     pub warmup_iters: u32,
     /// Operations put into one group; the time shown is per operation.
-    #[arg(short = 'm', long = "agg_iters", visible_alias = "agg-iters", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'm', long = "agg_iters", visible_alias = "agg-iters", default_value_t = 1, value_parser = whole(1..=u32::MAX))]
     pub agg_iters: u32,
     /// How often each size's results are checked; 0 for never.
     #[arg(short = 'c', long, default_value_t = 1)]
@@ -91,17 +92,17 @@ pub struct PerfArgs {
     #[arg(long)]
     pub blocks: bool,
     /// 1: all ranks wait for each other after each operation, within the time measured.
-    #[arg(short = 'z', long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1))]
+    #[arg(short = 'z', long, default_value_t = 0, value_parser = whole(0..=1))]
     pub blocking: u32,
     /// Time shown: 0 of rank 0, 1 average, 2 minimum, 3 maximum over the ranks.
-    #[arg(short = 'a', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3))]
+    #[arg(short = 'a', long, default_value_t = 1, value_parser = whole(0..=3))]
     pub average: u32,
     /// cuda: what is read before the first and after the last operation: events in the stream, or the processor's clock.
     #[arg(long, value_enum, default_value_t = Timer::Events)]
     pub timer: Timer,
     /// cuda: what engines know of the buffers beforehand: 0 nothing; 1 each rank registers its own (ncclCommRegister); 2 all ranks register
     /// them together, as symmetric windows. From 1 on buffers are memory that other processes can map.
-    #[arg(short = 'R', long, alias = "local_register", value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=2))]
+    #[arg(short = 'R', long, alias = "local_register", value_name = "0|1|2", default_value_t = 0, value_parser = whole(0..=2))]
     pub register: u32,
     /// cuda: capture this many operations (or groups of `--agg_iters`) into a graph and time its launches; 0: no graph.
     #[arg(short = 'G', long, alias = "cudagraph", value_name = "N", default_value_t = 0)]
@@ -117,13 +118,13 @@ pub struct PerfArgs {
     #[arg(short = 'T', long, value_name = "S", default_value = "0", hide_default_value = true, value_parser = seconds)]
     pub timeout: Duration,
     /// Measurements of each size; the median is shown. Default: 1, or 5 where engines are compared.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = whole(1..=u32::MAX))]
     pub rounds: Option<u32>,
     /// Walk through `--maxbytes` of memory, one operation after the other, so that small sizes do not stay in caches.
     #[arg(long)]
     pub rotate: bool,
     /// Bytes by which buffers miss page alignment.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..4096))]
+    #[arg(long, default_value_t = 0, value_parser = whole(0..=4095))]
     pub misalign: u32,
     /// OxCCL: algorithms, as NCCL_ALGO has them (docs/env-vars.md).
     #[arg(long, value_parser = algorithms)]
@@ -132,7 +133,7 @@ pub struct PerfArgs {
     #[arg(long, value_parser = named(Protocol::from_name))]
     pub proto: Option<Protocol>,
     /// cuda, OxCCL: this many channels (NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS at once).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub channels: Option<u32>,
     /// OxCCL: this transport.
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
@@ -304,6 +305,19 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A whole number within this range. Clap's own parser names the range in Rust's notation.
+pub fn whole(
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| match (range.start(), range.end()) {
+            (least, &u32::MAX) => format!("a whole number was expected, at least {least}"),
+            (least, most) => format!("a whole number from {least} to {most} was expected"),
+        })
+    }
+}
+
 /// From one size to the next.
 fn step(text: &str) -> Result<usize, String> {
     match bytes(text)? {
@@ -432,6 +446,21 @@ mod tests {
         }
         assert!(budget("0").is_err() && budget("0.5").is_ok());
         assert!(svg("a/b.svg").is_ok() && svg("x.png").is_err() && svg("svg").is_err());
+    }
+
+    /// They were shown as `0..4096`.
+    #[test]
+    fn ranges_are_named_in_words() {
+        for (line, expected) in [
+            ("all-reduce --misalign 4096", "a whole number from 0 to 4095 was expected"),
+            ("all-reduce --ranks x", "a whole number from 1 to 1024 was expected"),
+            ("all-reduce --rounds 0", "a whole number was expected, at least 1"),
+        ] {
+            let words = ["perf"].into_iter().chain(line.split_whitespace());
+            let error = PerfLine::try_parse_from(words).err().expect(line).to_string();
+            assert!(error.contains(expected) && !error.contains(".."), "{line}: {error}");
+        }
+        assert_eq!(perf("all-reduce --misalign 4095").misalign, 4095);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::collective::Collective;
 use crate::measure::CpuBench;
 use crate::report::{ReportError, microseconds};
 use crate::row::median;
-use crate::run::{SweepError, cases};
+use crate::run::{SweepError, cases, too_small};
 use crate::work::{Work, compute, rounds_per_second};
 use std::io::Write;
 use std::time::Instant;
@@ -76,8 +76,10 @@ pub fn sweep(
             "(%)"
         )
     })?;
-    let cases = cases(collective, args, bench.ranks());
-    for case in cases {
+    for line in too_small(collective, args, bench.ranks()) {
+        print(bench, || line)?;
+    }
+    for case in cases(collective, args, bench.ranks()) {
         if bench.agree(budget.left())? <= 0.0 {
             print(bench, || format!("# {} bytes: left out: the time budget is used up", case.bytes()))?;
             continue;

@@ -6,7 +6,7 @@
 use crate::bench::{Bench, Case, MeasureError, WarmUp};
 use crate::budget::{Budget, iters_that_fit, rounds};
 use crate::cli::{Choice, PerfArgs, Places};
-use crate::collective::Collective;
+use crate::collective::{Collective, Shape};
 use crate::report::{Report, ReportError};
 use crate::row::{Cell, Measured, NO_TIME, NOT_ASKED, Row};
 use oxccl_shared::abi::{DataType, RedOp};
@@ -31,6 +31,9 @@ pub fn sweep(
 ) -> Result<(), SweepError> {
     let cases = cases(collective, args, bench.ranks());
     report.begin(collective, cases.len())?;
+    for line in too_small(collective, args, bench.ranks()) {
+        report.remark(&line)?;
+    }
     for (at, case) in cases.iter().enumerate() {
         let cells = (0..bench.engines()).map(|_| [false, true].map(|_| Cell::Refused(NOT_ASKED)));
         let mut row = Row {
@@ -131,13 +134,9 @@ fn warm_up(
     bench.warm_up_at_most(engine, case, fit.max(1))
 }
 
-/// The sizes, types, operators and roots asked for.
+/// The sizes, types, operators and roots asked for, but for sizes that are [too small](too_small).
 pub fn cases(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<Case> {
-    let dtypes = match args.datatype {
-        _ if collective == Collective::Barrier => vec![DataType::U8],
-        Choice::One(dtype) => vec![dtype],
-        Choice::All => DataType::ALL.to_vec(),
-    };
+    let dtypes = dtypes(collective, args);
     let ops = match args.op {
         _ if !collective.reduces() => vec![RedOp::Sum],
         Choice::One(op) => vec![op],
@@ -154,10 +153,82 @@ pub fn cases(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<Case> {
             for &root in &roots {
                 for size in args.sizes(collective) {
                     let shape = collective.shape(size / dtype.size_bytes(), ranks as usize);
-                    cases.push(Case { collective, shape, dtype, op, root, in_place: false });
+                    if !is_too_small(size, shape) {
+                        cases.push(Case { collective, shape, dtype, op, root, in_place: false });
+                    }
                 }
             }
         }
     }
     cases
+}
+
+fn dtypes(collective: Collective, args: &PerfArgs) -> Vec<DataType> {
+    match args.datatype {
+        _ if collective == Collective::Barrier => vec![DataType::U8],
+        Choice::One(dtype) => vec![dtype],
+        Choice::All => DataType::ALL.to_vec(),
+    }
+}
+
+/// Whether the size rounds down to none, and is not none itself: the row would show a size that nobody asked for, once for each.
+fn is_too_small(size: usize, shape: Shape) -> bool {
+    size > 0 && shape.larger() == 0
+}
+
+/// For each type, what is said of sizes that hold not one element for each block.
+pub fn too_small(collective: Collective, args: &PerfArgs, ranks: u32) -> Vec<String> {
+    let shape = |elems| collective.shape(elems, ranks as usize);
+    let mut lines = Vec::new();
+    for dtype in dtypes(collective, args) {
+        let bytes = dtype.size_bytes();
+        let sizes =
+            args.sizes(collective).into_iter().filter(|size| is_too_small(*size, shape(size / bytes)));
+        let sizes: Vec<String> = sizes.map(|size| size.to_string()).collect();
+        if !sizes.is_empty() {
+            let least = bytes * (1..).find(|elems| shape(*elems).larger() > 0).unwrap_or(1);
+            lines.push(format!(
+                "# left out: {} bytes: with {ranks} ranks, the smallest {} of {dtype} has {least}",
+                sizes.join(", "),
+                collective.name()
+            ));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::PerfLine;
+    use clap::Parser;
+
+    fn measured(line: &str, ranks: u32) -> (Vec<usize>, Vec<String>) {
+        let args =
+            PerfLine::try_parse_from(["perf"].into_iter().chain(line.split_whitespace())).unwrap().perf;
+        let collective = args.target.collectives()[0];
+        let cases = cases(collective, &args, ranks);
+        (cases.iter().map(Case::bytes).collect(), too_small(collective, &args, ranks))
+    }
+
+    /// They were rows of size 0.
+    #[test]
+    fn sizes_below_one_block_for_each_rank_are_left_out_and_said() {
+        for name in ["scatter", "gather", "all-gather", "reduce-scatter", "all-to-all"] {
+            let (rows, said) = measured(&format!("{name} -b 4 -e 32 -f 2"), 4);
+            assert_eq!(rows, [16, 32], "{name}");
+            let [line] = said.as_slice() else { panic!("{name}: {said:?}") };
+            assert!(line.starts_with("# left out: 4, 8 bytes: with 4 ranks, "), "{line}");
+            assert!(line.ends_with(" has 16"), "{line}");
+        }
+        let (rows, said) = measured("all-gather-v --sizes 20,24", 3);
+        assert!(rows == [24] && said[0].ends_with("all_gather_v of float has 24"), "{rows:?} {said:?}");
+        assert_eq!(measured("all-reduce --sizes 3,4", 3).0, [4]);
+    }
+
+    #[test]
+    fn nothing_is_measured_where_nothing_was_asked_for() {
+        assert_eq!(measured("scatter --sizes 0,64", 4), (vec![0, 64], Vec::new()));
+        assert_eq!(measured("barrier", 4), (vec![0], Vec::new()));
+    }
 }

@@ -109,7 +109,7 @@ fn a_run_that_measured_nothing_leaves_the_file_as_it_was() {
 fn what_cannot_be_measured_is_refused_before_anything_is_started() {
     let out = path("none.toml");
     for (words, expected) in [
-        ("--ranks 1", "1 is not in 2..=1024"),
+        ("--ranks 1", "a whole number from 2 to 1024 was expected"),
         ("--ranks 2 --collectives all-to-all", "have choices, alltoall has none"),
         ("--ranks 2 --sizes 64,8", "--sizes: 1 to 16 ascending sizes"),
     ] {

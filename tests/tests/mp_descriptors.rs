@@ -1,6 +1,7 @@
 //! A rank whose process runs out of file descriptors, at any point: it reports that itself, with the limit and the
 //! remedy, and the others name that rank, soon.
 
+use super::mp_launch::free_port;
 use oxccl_tests::process::{Job, Launch, SOON};
 use std::time::Duration;
 
@@ -54,6 +55,26 @@ fn joins_or_says_why(transport: &str, free: u64) -> bool {
 fn sweep(transport: &str) {
     let enough = (0..ENOUGH).find(|free| joins_or_says_why(transport, *free));
     assert!(enough.is_some_and(|free| free > 4), "{enough:?}");
+}
+
+/// All ranks have the limit of one `ulimit -n`, rank 0 with the root too: they said that no root answered at its address.
+#[test]
+fn a_limit_that_all_ranks_have_is_blamed_before_the_roots_address() {
+    for free in 1..=3 {
+        let launch = Launch::without_id(RANK, 99).id("env");
+        let launch = launch.env("OXCCL_NRANKS", "5").env("OXCCL_BOOTSTRAP_TIMEOUT", "1.5");
+        let meeting = format!("127.0.0.1:{}", free_port());
+        let mut job = Job::new();
+        for rank in 0..5 {
+            let launch = launch.clone().env("OXCCL_COMM_ID", &meeting).env("OXCCL_RANK", &rank.to_string());
+            job.ranks.push(launch.spawn(rank, &format!("limit-descriptors={free} join")));
+        }
+        for process in &mut job.ranks {
+            let failure = process.failure(SOON);
+            assert_eq!(failure.kind, "NoDescriptor", "{free} rank {}: {failure:?}", process.rank);
+            assert!(failure.text.contains("ulimit -n"), "{failure:?}");
+        }
+    }
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn settings_that_differ_between_ranks() {
         ("NCCL_PROTO", "LL", "Simple"),
         ("NCCL_SHM_DISABLE", "0", "1"),
         ("OXCCL_TRANSPORT", "shm", "tcp"),
+        ("NCCL_NET", "", "nosuch"),
     ] {
         let launch = Launch::new(RANK, 3);
         let mut job = Job::new();
@@ -222,6 +223,8 @@ fn settings_that_differ_between_ranks() {
                 "{failure:?}"
             );
             assert!(failure.text.contains(variable), "{failure:?}");
+            let is_said = failure.text.contains("rank 1 has no network of the name 'nosuch'");
+            assert_eq!(is_said, variable == "NCCL_NET", "{failure:?}");
             assert!(!failure.text.contains("GPU"), "of what does not matter here: {failure:?}");
         }
         job.assert_no_files_left();
@@ -269,6 +272,7 @@ fn values_that_cannot_be_used() {
     for (variable, value) in [
         ("OXCCL_TIMEOUT", "soon"),
         ("OXCCL_TIMEOUT", "0"),
+        ("OXCCL_TIMEOUT", "1e-9"),
         ("OXCCL_TIMEOUT", "nan"),
         ("OXCCL_TIMEOUT", "inf"),
         ("OXCCL_BOOTSTRAP_TIMEOUT", "-3"),

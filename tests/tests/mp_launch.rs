@@ -37,7 +37,7 @@ fn job_name() -> String {
 }
 
 /// An unused port of the loopback.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback has ports");
     listener.local_addr().expect("it is bound").port()
 }

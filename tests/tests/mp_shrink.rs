@@ -264,6 +264,25 @@ fn a_stopped_rank_that_goes_on_while_the_others_leave_it_out_disturbs_nobody() {
     }
 }
 
+/// What `shrink_to_living` warns of: the late rank has a communicator without an error, and only its size shows that the others are elsewhere.
+#[test]
+fn a_rank_that_comes_when_the_others_have_gone_on_and_left_is_alone() {
+    let mut job = Launch::new(RANK, 3).start_each(|rank| match rank {
+        2 => "join ask shrink drop".to_owned(),
+        _ => "join shrink-without=2 check drop tidy".to_owned(),
+    });
+    for rank in job.without(&[2]) {
+        rank.line("dropped", SOON);
+    }
+    let late = &mut job.ranks[2];
+    late.say("go on");
+    let line = late.line("shrunk", SOON).text;
+    assert!(line.starts_with("shrunk 0 1 "), "{line}");
+    for rank in &mut job.ranks {
+        assert!(rank.end(SOON).success(), "{}", rank.transcript());
+    }
+}
+
 /// Figures, for docs/measurements: `cargo nextest run -p oxccl-tests --run-ignored only how_long_a_shrink --no-capture`.
 #[test]
 #[ignore = "measures"]

@@ -89,6 +89,12 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
+    /// A line about the rows of this collective.
+    pub fn remark(&mut self, line: &str) -> Result<(), ReportError> {
+        let Some(shown) = &self.shown else { return Ok(()) };
+        Ok(shown.progress.print(|| writeln!(std::io::stdout().lock(), "{line}"))?)
+    }
+
     /// What was found at a place of a case, engine by engine, and how long that took.
     pub fn place(&mut self, bytes: usize, cells: &[Cell], seconds: f64) {
         self.left_out.note(self.run.collective, bytes, cells, seconds);

@@ -5,6 +5,7 @@
 //!
 //! Outputs add up: each goes to its file, or is printed.
 
+use crate::cli::whole;
 use clap::{Args, ValueEnum};
 use oxccl::topology::search::SearchConfig;
 use oxccl::topology::{PathKind, PathPolicy, Tables};
@@ -40,7 +41,7 @@ pub struct TopoArgs {
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
     pub explain: Vec<String>,
     /// With --explain: ranks, on each host's first GPUs. Default: one for each GPU, or for each processor where there is no GPU.
-    #[arg(long, value_name = "N", requires = "explain", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", requires = "explain", value_parser = whole(1..=65536))]
     pub ranks: Option<u32>,
     /// With --explain: type of the elements.
     #[arg(long, value_name = "TYPE", default_value = "float", value_parser = datatype)]
@@ -61,7 +62,7 @@ pub struct TopoArgs {
     #[arg(long, requires = "explain")]
     pub streams: bool,
     /// Machines of this kind in the communicator; with more than one, channels use NICs.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 1, value_parser = whole(1..=4096))]
     pub hosts: u32,
     /// Farthest path over which GPUs access each other's memory (NCCL_P2P_LEVEL).
     #[arg(long, value_name = "KIND", value_parser = kind)]
@@ -70,7 +71,7 @@ pub struct TopoArgs {
     #[arg(long, value_name = "KIND", value_parser = kind)]
     pub gdr_level: Option<PathKind>,
     /// Whether rings may enter and leave by different NICs: 0 never, 1 always, 2 if better (NCCL_CROSS_NIC).
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=2))]
+    #[arg(long, default_value_t = 2, value_parser = whole(0..=2))]
     pub cross_nic: u32,
     /// Also channels that reduce in the network (NCCL_COLLNET_ENABLE).
     #[arg(long)]

@@ -3,7 +3,7 @@
 //! Gives: [`TuneArgs`], and the command line of the measurements that follow from it.
 //! Never: acts on it.
 
-use crate::cli::{Backend, PerfArgs, PerfLine, Transport, budget, bytes};
+use crate::cli::{Backend, PerfArgs, PerfLine, Transport, budget, bytes, whole};
 use crate::collective::Collective;
 use clap::{Args, Parser};
 use oxccl::Func;
@@ -23,7 +23,7 @@ pub struct TuneArgs {
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     pub backend: Backend,
     /// Start this many processes on this machine.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole(2..=1024))]
     pub ranks: Option<u32>,
     /// The file to write, in a folder that is there. It keeps the tables it has for other backends and numbers of ranks, and what is not measured.
     #[arg(long, value_name = "FILE", default_value = "oxccl-tune.toml")]
@@ -40,7 +40,7 @@ pub struct TuneArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = bytes, default_value = SIZES)]
     pub sizes: Vec<usize>,
     /// Measurements of each candidate.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = whole(1..=u32::MAX))]
     pub rounds: u32,
     /// Milliseconds that a measurement takes at least.
     #[arg(long, value_name = "MS", default_value_t = 10)]

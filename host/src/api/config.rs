@@ -33,7 +33,7 @@ use std::time::Duration;
 /// A communicator's settings. [`Config::default`] is that of an empty environment.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Timeout of an operation that waits for a peer without progress (`OXCCL_TIMEOUT`, seconds). Default 600 s.
+    /// Timeout of an operation that waits for a peer without progress (`OXCCL_TIMEOUT`, seconds), at least 1 ms. Default 600 s.
     pub timeout: Duration,
     /// An operation without progress for so long is reported to the log, by one rank, with the rank at fault (`OXCCL_STALL_WARN`,
     /// seconds; 0 for never); `None`: never. Default 10 s.
@@ -269,13 +269,13 @@ impl Config {
             ("OXCCL_BOOTSTRAP_TIMEOUT", self.bootstrap.timeout),
             ("OXCCL_OUTAGE", self.bootstrap.peer_dead_after),
         ] {
-            if time.is_zero() {
-                return Err(ConfigError { variable, value: "0".into(), expected: parse::SECONDS });
+            if time < parse::SECONDS_MIN {
+                return Err(ConfigError { variable, value: in_seconds(time), expected: parse::SECONDS });
             }
         }
-        if self.stall_warn.is_some_and(|warn| warn.is_zero()) {
-            let expected = "Config::stall_warn: a positive time was expected, or None for no warning";
-            return Err(ConfigError { variable: "OXCCL_STALL_WARN", value: "0".into(), expected });
+        if let Some(warn) = self.stall_warn.filter(|warn| *warn < parse::SECONDS_MIN) {
+            let expected = "Config::stall_warn: at least 0.001 seconds were expected, or None for no warning";
+            return Err(ConfigError { variable: "OXCCL_STALL_WARN", value: in_seconds(warn), expected });
         }
         let bytes = [Some(self.buffer_bytes), self.device_buffer_bytes];
         for bytes in bytes.into_iter().flatten().map(|bytes| bytes.to_string()) {
@@ -301,6 +301,11 @@ impl Config {
         }
         topology::validate(&self.topology, nranks)
     }
+}
+
+/// A time as its variable would have it.
+fn in_seconds(time: Duration) -> String {
+    time.as_secs_f64().to_string()
 }
 
 /// Whether the log may show a variable: those of this library and of NCCL, except secrets.
@@ -370,9 +375,16 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_refused_whoever_sets_it() {
-        let config = Config { timeout: Duration::ZERO, ..Config::default() };
-        assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_TIMEOUT");
+    fn a_time_too_short_for_any_rank_is_refused_whoever_sets_it() {
+        for short in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(999)] {
+            let config = Config { timeout: short, ..Config::default() };
+            let error = config.validate(2).unwrap_err();
+            assert_eq!((error.variable, error.expected), ("OXCCL_TIMEOUT", parse::SECONDS), "{short:?}");
+            let config = Config { stall_warn: Some(short), ..Config::default() };
+            assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_STALL_WARN", "{short:?}");
+        }
+        let shortest = Config { timeout: Duration::from_millis(1), ..Config::default() };
+        assert_eq!(shortest.validate(2), Ok(()));
         let bootstrap = BootstrapConfig { timeout: Duration::ZERO, ..BootstrapConfig::default() };
         let config = Config { bootstrap, ..Config::default() };
         assert_eq!(config.validate(2).unwrap_err().variable, "OXCCL_BOOTSTRAP_TIMEOUT");

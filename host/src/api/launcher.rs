@@ -186,6 +186,9 @@ impl LaunchEnv {
                 Some(Pmi::Library { .. }) => vars.meeting_point(&names, &env).ok(),
                 Some(_) => None,
             };
+        } else {
+            // One rank meets nobody, but a typing error is to be found before the job gets a second one.
+            vars.named_meeting_point()?;
         }
         Ok(Some(env))
     }
@@ -286,6 +289,13 @@ impl Vars<'_> {
         self.first(&["OXCCL_COMM_ID", "NCCL_COMM_ID"])
     }
 
+    /// Where the user says that ranks meet.
+    fn named_meeting_point(&self) -> Result<Option<MeetingPoint>, LaunchError> {
+        let Some((variable, value)) = self.comm_id() else { return Ok(None) };
+        let meeting = host_and_port(&value);
+        meeting.map(Some).ok_or(LaunchError::Bad { variable, value, expected: "host:port" })
+    }
+
     /// The values that are equal on all ranks of this job and differ in others.
     fn seed(&self, names: &Names) -> Vec<u8> {
         let own = ["MASTER_ADDR", "MASTER_PORT"];
@@ -326,8 +336,8 @@ impl Vars<'_> {
     }
 
     fn meeting_point(&self, names: &Names, env: &LaunchEnv) -> Result<MeetingPoint, LaunchError> {
-        if let Some((variable, value)) = self.comm_id() {
-            return host_and_port(&value).ok_or(LaunchError::Bad { variable, value, expected: "host:port" });
+        if let Some(meeting) = self.named_meeting_point()? {
+            return Ok(meeting);
         }
         let port = derived_port(&env.seed, self.get("MASTER_PORT").as_deref());
         if let Some(host) = self.get("MASTER_ADDR") {

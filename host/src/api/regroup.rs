@@ -68,6 +68,13 @@ impl<M: Init> Comm<M> {
     /// [gone](Self::gone). If another rank goes meanwhile, it tries again without that one. After a death, every rank that lives
     /// calls it.
     ///
+    /// # Ranks that come late
+    /// A rank that comes when the others have made their communicator without it, and have left this one, takes them for gone: it gets a
+    /// communicator of itself alone, and no error. (While they still have this one, it gets an error.) It would go on beside the others, with its
+    /// own results, and write the same files. So compare the result's [size](Self::size) with this one's before you go on: at most one
+    /// communicator has more than half of the ranks. On a rank whose communicator does not, end the process, or come back as a new rank, as
+    /// [`Self::start_shrink`] says.
+    ///
     /// # Errors
     /// Those of [`Self::start_shrink`], but for ranks that go. A rank that lives and does not come is not left out: whether to go on without
     /// it is the caller's decision, by [`Self::start_shrink`].

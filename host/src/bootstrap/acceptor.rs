@@ -18,7 +18,7 @@ use super::error::{AuthFailure, Strangers};
 use super::handshake::{Handshake, HandshakeError, Hello};
 use super::secret::{Ephemeral, Secret};
 use super::sock;
-use crate::os::{NoDescriptor, descriptors_max, raise_limit};
+use crate::os::{NoDescriptor, describe, descriptors_max, raise_limit};
 
 /// Most connections in the handshake at once, and the share of the process's descriptors that they may take.
 const PENDING_MAX: usize = 512;
@@ -262,6 +262,7 @@ impl Acceptor {
                         self.starved = none_left.map(|none_left| (since, now, none_left));
                         self.rests += 1;
                         if is_logged(self.rests) {
+                            let error = describe(&error);
                             tracing::warn!(%error, times = self.rests, "cannot accept connections, trying again");
                         }
                         self.resting_until = Some(now + REST);

@@ -246,6 +246,7 @@ impl Bootstrap {
             let state = self.shared.lock();
             Err(BootstrapError::Timeout {
                 calls: None,
+                by: None,
                 what: "waiting for a neighbour in the ring or the tree",
                 ranks: state.ring.guilty(state.ring.awaited()),
                 limit: deadline.limit(),
@@ -350,7 +351,13 @@ impl Bootstrap {
         gathered.unwrap_or_else(|| {
             let ranks = self.shared.lock().ring.missing();
             let limit = deadline.limit();
-            Err(self.give_up(BootstrapError::Timeout { calls: None, what: ALL_GATHER, ranks, limit }))
+            Err(self.give_up(BootstrapError::Timeout {
+                calls: None,
+                by: None,
+                what: ALL_GATHER,
+                ranks,
+                limit,
+            }))
         })
     }
 

@@ -18,8 +18,8 @@ pub const NRANKS_MAX: u32 = 1 << 20;
 
 /// What a timeout calls this rank's wait in an all-gather.
 pub(super) const ALL_GATHER: &str = "an all-gather of the bootstrap";
-/// What a timeout calls a wait that another rank gave up.
-pub(super) const ANOTHERS_WAIT: &str = "a wait of another rank";
+/// What a timeout calls a wait that another rank gave up; [which](BootstrapError::Timeout) follows.
+pub(super) const ANOTHERS_WAIT: &str = "a wait";
 
 /// A process that claims a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -296,10 +296,12 @@ pub enum BootstrapError {
     #[error("this process aborted the communicator")]
     Aborted,
     /// A timeout.
-    #[error("{}{what} took longer than {} s{}{}", within(.calls.as_deref()), limit_secs(.limit), limited_by(.calls.as_deref()), waiting_for(.ranks, .calls.as_deref()))]
+    #[error("{}{what}{} took longer than {} s{}{}", within(.calls.as_deref()), of_rank(*.by), limit_secs(.limit), limited_by(.calls.as_deref()), waiting_for(.ranks, .calls.as_deref()))]
     Timeout {
         /// The call in which the ranks meet, such as a split, where it is known.
         calls: Option<Box<CallsInTimeout>>,
+        /// The rank that gave up waiting, if it is not this one.
+        by: Option<Rank>,
         /// The operation.
         what: &'static str,
         /// The ranks it waited for; empty if unknown here.
@@ -435,9 +437,11 @@ impl BootstrapError {
     /// Without a wildcard: a new variant says here which ranks it names.
     fn each_rank(&mut self, mut see: impl FnMut(&mut Rank)) {
         match self {
-            BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _, calls: _ }
-            | BootstrapError::Timeout { ranks, calls: _, what: _, limit: _ } => {
+            BootstrapError::MissingRanks { ranks, nranks: _, limit: _, strangers: _, calls: _ } => {
                 ranks.named_mut().iter_mut().for_each(see);
+            }
+            BootstrapError::Timeout { ranks, by, calls: _, what: _, limit: _ } => {
+                ranks.named_mut().iter_mut().chain(by).for_each(see);
             }
             BootstrapError::DuplicateRank { rank, first: _, second: _ }
             | BootstrapError::PeerLost { rank }
@@ -547,25 +551,27 @@ fn within(calls: Option<&CallsInTimeout>) -> String {
     calls.map_or_else(String::new, |calls| format!("{}: ", calls.ours))
 }
 
+/// Whose wait it was, where it was another rank's.
+fn of_rank(by: Option<Rank>) -> String {
+    by.map_or_else(String::new, |rank| format!(" of rank {rank}"))
+}
+
 /// What sets the limit of a wait in a named call.
 fn limited_by(calls: Option<&CallsInTimeout>) -> &'static str {
     calls.map_or("", |_| " (OXCCL_BOOTSTRAP_TIMEOUT)")
 }
 
 fn waiting_for(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
-    let Some(first) = ranks.named().first() else { return String::new() };
-    let theirs = calls.and_then(|calls| calls.theirs);
-    let instead =
-        theirs.map_or_else(String::new, |theirs| format!("; rank {first} said that it was in {theirs}"));
-    format!(", still waiting for {ranks}{instead}")
+    match ranks.is_empty() {
+        true => String::new(),
+        false => format!(", still waiting for {ranks}{}", instead(ranks, calls)),
+    }
 }
 
-/// What the first of the missing ranks does.
+/// What the first of the missing ranks does. This rank's call [begins](within) the text.
 fn instead(ranks: &RankList, calls: Option<&CallsInTimeout>) -> String {
-    let said = || Some((ranks.named().first()?, calls?.theirs?, calls?.ours));
-    said().map_or_else(String::new, |(rank, theirs, ours)| {
-        format!("; rank {rank} said that it was in {theirs}, and this rank is in {ours}")
-    })
+    let said = || Some((ranks.named().first()?, calls?.theirs?));
+    said().map_or_else(String::new, |(rank, theirs)| format!("; rank {rank} said that it was in {theirs}"))
 }
 
 /// What came instead of ranks that are missing.
@@ -610,12 +616,17 @@ mod tests {
             calls: None,
         };
         assert_eq!(error.to_string(), "ranks 2, 5 and 7 of 8 never came within 30 s");
+        // It named this rank's call twice.
+        assert_eq!(
+            error.in_call("shrink", Some("split")).to_string(),
+            "shrink: ranks 2, 5 and 7 of 8 never came within 30 s (OXCCL_BOOTSTRAP_TIMEOUT); rank 2 said that it was in split"
+        );
     }
 
     #[test]
     fn only_what_is_known_is_said() {
         let limit = Duration::from_secs(3);
-        let timeout = |ranks| BootstrapError::Timeout { calls: None, what: "it", ranks, limit };
+        let timeout = |ranks| BootstrapError::Timeout { calls: None, by: None, what: "it", ranks, limit };
         assert_eq!(timeout(RankList::default()).to_string(), "it took longer than 3 s");
         let named = timeout(RankList::from_iter([Rank(4)]));
         assert_eq!(named.to_string(), "it took longer than 3 s, still waiting for rank 4");
@@ -625,12 +636,26 @@ mod tests {
         assert_eq!(named.missed(), Some(Rank(4)));
         let differ = named.in_call("split", Some("shrink"));
         assert_eq!(differ.to_string(), format!("{text}; rank 4 said that it was in shrink"));
+        // It did not say whose.
+        let another = BootstrapError::Timeout {
+            calls: None,
+            by: Some(Rank(1)),
+            what: ANOTHERS_WAIT,
+            ranks: RankList::from_iter([Rank(4)]),
+            limit,
+        };
+        let text = "a wait of rank 1 took longer than 3 s, still waiting for rank 4";
+        assert_eq!(another.to_string(), text);
+        let text = "a wait of rank 11 took longer than 3 s, still waiting for rank 14";
+        assert_eq!(another.renumbered(|rank| Rank(rank.0 + 10), 20).to_string(), text);
         // A text says nothing of the call.
         let what = "waiting: for somebody";
-        let other = BootstrapError::Timeout { calls: None, what, ranks: RankList::default(), limit };
+        let other =
+            BootstrapError::Timeout { calls: None, by: None, what, ranks: RankList::default(), limit };
         assert_eq!(other.to_string(), "waiting: for somebody took longer than 3 s");
         let short = BootstrapError::Timeout {
             calls: None,
+            by: None,
             what: "it",
             ranks: RankList::default(),
             limit: Duration::from_micros(50_001),
@@ -658,7 +683,10 @@ mod tests {
                 BootstrapError::MissingRanks { ranks, nranks: 3, limit, strangers: None, calls: None },
                 "ranks 5 and 7 of 8 never",
             ),
-            (BootstrapError::Timeout { calls: None, what, ranks, limit }, "waiting for ranks 5 and 7"),
+            (
+                BootstrapError::Timeout { calls: None, by: None, what, ranks, limit },
+                "waiting for ranks 5 and 7",
+            ),
             (BootstrapError::DuplicateRank { rank, first, second }, "rank 7 came twice"),
             (
                 BootstrapError::WorldSizeMismatch {

@@ -26,7 +26,7 @@ use super::root::LATE_RANKS_COME_WITHIN;
 use super::secret::{Ephemeral, Secret};
 use super::side::far_parent;
 use super::sock::{self, Deadline};
-use crate::os::NoDescriptor;
+use crate::os::{NoDescriptor, room_for};
 use crate::wire::Message;
 
 /// The root of a created id ran before the id existed: if its host answers for this long and it does not, it is gone.
@@ -39,6 +39,8 @@ const DECLINING_TAKES: Duration = Duration::from_secs(3);
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
+/// Files that a rank opens at least until it has joined, and what an error calls that; it opens more later.
+const FILES_MIN: (usize, &str) = (7, "open the 7 files that a rank needs to join");
 
 /// Connects to the root and authenticates by these credentials, with retries while no root answers. Gives those by which to go on.
 pub(crate) fn reach_root(
@@ -84,6 +86,9 @@ pub(crate) fn reach_root(
         std::thread::sleep(deadline.left().map_or(Duration::ZERO, |left| pause.min(left)));
         pause = (pause * 2).min(RETRY_MAX);
     }
+    // The ranks of a host have the same limit, as a rule, and a root that has reached it answers nobody: the address is not to blame.
+    let (files, what) = FILES_MIN;
+    room_for(files).map_err(|error| BootstrapError::io(what, &error).of_rank(me))?;
     Err(BootstrapError::RootUnreachable { addr, waited: deadline.waited().min(deadline.limit()), errno })
 }
 
@@ -184,6 +189,7 @@ pub(crate) fn register(
     let frame = root.read_frame(ROOT_PAYLOAD_MAX, &deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => BootstrapError::Timeout {
             calls: None,
+            by: None,
             what: "waiting for the root to say that all ranks have come",
             ranks: runs_root.into_iter().collect(),
             limit: config.timeout,
@@ -276,6 +282,7 @@ pub(crate) fn dial_peer(
         DialError::Handshake(error) => distrusted(addr, error),
         DialError::Io(error) if error.kind() == io::ErrorKind::TimedOut => BootstrapError::Timeout {
             calls: None,
+            by: None,
             what: "connecting to a peer",
             ranks: RankList::from_iter([peer]),
             limit: deadline.limit(),

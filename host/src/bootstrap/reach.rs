@@ -175,6 +175,7 @@ impl Reach {
         found.unwrap_or_else(|| {
             Err(BootstrapError::Timeout {
                 calls: None,
+                by: None,
                 what: "waiting for a peer to connect",
                 ranks: self.shared.lock().ring.guilty(last.into_iter().collect()),
                 limit: deadline.limit(),
@@ -237,6 +238,7 @@ impl Reach {
         match error.kind() {
             std::io::ErrorKind::TimedOut => BootstrapError::Timeout {
                 calls: None,
+                by: None,
                 what: "a message of the bootstrap",
                 ranks: RankList::from_iter([peer]),
                 limit: deadline.limit(),

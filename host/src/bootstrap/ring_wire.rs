@@ -79,9 +79,13 @@ impl MembershipEvent {
     pub fn to_error(&self) -> BootstrapError {
         match self {
             MembershipEvent::Died { rank } => BootstrapError::PeerLost { rank: *rank },
-            MembershipEvent::Aborted { in_vain: Some((ranks, limit)), .. } => {
-                BootstrapError::Timeout { calls: None, what: ANOTHERS_WAIT, ranks: *ranks, limit: *limit }
-            }
+            MembershipEvent::Aborted { rank, in_vain: Some((ranks, limit)), .. } => BootstrapError::Timeout {
+                calls: None,
+                by: Some(*rank),
+                what: ANOTHERS_WAIT,
+                ranks: *ranks,
+                limit: *limit,
+            },
             MembershipEvent::Aborted { rank, reason, .. } => {
                 BootstrapError::PeerAborted { rank: *rank, reason: reason.clone() }
             }

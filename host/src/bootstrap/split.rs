@@ -302,9 +302,9 @@ impl Bootstrap {
         let told = self.recv_among(&from, members, tag, &deadline);
         let (from, bytes) = told.map_err(|error| match error {
             // The first member tells all after a while. No word from it either: it is the one to name.
-            BootstrapError::Timeout { calls, what, .. } => {
+            BootstrapError::Timeout { calls, by, what, .. } => {
                 let ranks = RankList::from_iter([members[0]]);
-                BootstrapError::Timeout { calls, what, ranks, limit: timeout }
+                BootstrapError::Timeout { calls, by, what, ranks, limit: timeout }
             }
             error => error,
         })?;
@@ -394,8 +394,13 @@ mod tests {
     #[test]
     fn who_is_missing_is_named_by_its_number_here() {
         let members = [Rank(1), Rank(2), Rank(5)];
-        let timeout =
-            |ranks| BootstrapError::Timeout { calls: None, what: "it", ranks, limit: Duration::ZERO };
+        let timeout = |ranks| BootstrapError::Timeout {
+            calls: None,
+            by: None,
+            what: "it",
+            ranks,
+            limit: Duration::ZERO,
+        };
         let of_child = timeout(RankList::from_iter([Rank(2)]));
         assert_eq!(missing(&members, &by_numbers_here(of_child, &members, 6)), [Rank(5)]);
         assert_eq!(missing(&members, &timeout(RankList::default())), [Rank(1)], "the root is the first's");

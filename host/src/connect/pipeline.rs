@@ -5,6 +5,7 @@ use super::settings::{self, Setting};
 use super::vote::{agree, vote};
 use crate::bootstrap::Bootstrap;
 use crate::log::Laps;
+use crate::net::NetConfig;
 use crate::transport::PeerInfo;
 use crate::wire::Message;
 use oxccl_shared::abi::Rank;
@@ -55,6 +56,9 @@ pub(crate) trait Steps {
 
     /// Those whose digest `info().settings` is.
     fn settings(&self) -> &[Setting];
+
+    /// Where a network is to be found.
+    fn net(&self) -> &NetConfig;
 
     /// This rank's unit, or why it has none.
     fn unit(&self) -> Result<Self::Unit, ConnectError>;
@@ -108,7 +112,7 @@ fn take<S: Steps>(
     mut laps: Laps,
 ) -> Result<S::Connected, ConnectError> {
     // All ranks see the same settings, but must not leave before all others have seen them.
-    let settings = settings::compare(bootstrap, &ranks.peers, steps.settings());
+    let settings = settings::compare(bootstrap, &ranks.peers, steps.settings(), steps.net());
     vote(bootstrap, settings.and_then(|()| steps.check(bootstrap.rank(), &ranks)))?;
     laps.done("settings compared");
     let plan = steps.plan(bootstrap, ranks)?;

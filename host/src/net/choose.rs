@@ -21,6 +21,19 @@ pub fn warn_of_names(config: &NetConfig) {
     LOOKED.call_once(|| wrong_names(config).iter().for_each(|wrong| tracing::warn!("{wrong}")));
 }
 
+/// Whether `config` names a network that neither this library nor a plugin here has. Plugins are loaded, and not initialised.
+pub fn names_nothing(config: &NetConfig) -> bool {
+    let is_built_in = || BUILT_IN.iter().any(|(name, _)| config.admits(name));
+    let of_plugins = || {
+        config
+            .plugins
+            .names()
+            .iter()
+            .any(|name| plugin::find(name).is_ok_and(|net| config.admits(net.name())))
+    };
+    config.name.is_some() && config.own.is_none() && !is_built_in() && !of_plugins()
+}
+
 /// What is wrong with the names of networks and of their plugins. Plugins are loaded, and not initialised.
 fn wrong_names(config: &NetConfig) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -149,6 +162,14 @@ mod tests {
         assert!(none.len() == 1 && said.contains("plugin surely-not-there: "), "{said}");
         let own = Some(Arc::new(Loopback::new(0)) as Arc<dyn Net>);
         assert!(wrong_names(&NetConfig { own, ..named("carrier pigeon") }).is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_nobodys_is_known() {
+        assert!(names_nothing(&named("carrier pigeon")));
+        assert!(!names_nothing(&named("sOCKET")) && !names_nothing(&NetConfig::default()));
+        let own = Some(Arc::new(Loopback::new(0)) as Arc<dyn Net>);
+        assert!(!names_nothing(&NetConfig { own, ..named("carrier pigeon") }));
     }
 
     #[test]

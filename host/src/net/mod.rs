@@ -26,7 +26,7 @@ mod config;
 mod choose;
 mod nearest;
 
-pub use choose::{find, warn_of_names};
+pub use choose::{find, names_nothing, warn_of_names};
 pub use config::NetConfig;
 pub use contract::{
     Comm, Connector, HANDLE_BYTES, Listener, MemoryKinds, Net, NetHandle, NetMemory, NetMemoryKind,

@@ -1,9 +1,11 @@
 //! File descriptors, and advice when they run out.
 
 use super::file_limit;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// No file descriptor is left for another file or socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -82,6 +84,15 @@ pub(crate) fn with_room<T, E: MayLackRoom>(mut call: impl FnMut() -> Result<T, E
         }
         done => done,
     }
+}
+
+/// Whether so many more files can be opened at this moment.
+///
+/// # Errors
+/// That of the first that cannot.
+pub(crate) fn room_for(files: usize) -> io::Result<()> {
+    let open = |_| with_room(|| eventfd(0, EventfdFlags::CLOEXEC)).map_err(io::Error::from);
+    (0..files).map(open).collect::<io::Result<Vec<OwnedFd>>>().map(drop)
 }
 
 #[cfg(test)]

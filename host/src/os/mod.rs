@@ -15,7 +15,7 @@ mod lookup;
 pub(crate) use connect::connect_any;
 pub use descriptors::NoDescriptor;
 pub use descriptors::describe;
-pub(crate) use descriptors::{limit as descriptors_max, raise_limit, with_room};
+pub(crate) use descriptors::{limit as descriptors_max, raise_limit, room_for, with_room};
 pub(crate) use file_limit::write_within_limit;
 pub(crate) use files::{create_at_once, open_regular};
 pub use fork::Origin;

@@ -14,7 +14,7 @@ use crate::cli::PerfArgs;
 use crate::collective::Collective;
 use crate::report::{ReportError, microseconds};
 use crate::row::median;
-use crate::run::{SweepError, cases};
+use crate::run::{SweepError, cases, too_small};
 use std::io::Write;
 
 /// How much longer than the operations the computation lasts.
@@ -62,6 +62,9 @@ pub fn sweep(
         step[*kind as usize] = bench.time_load(*kind, CALIBRATION)? / f64::from(CALIBRATION);
     }
     let mut wrong = 0;
+    for line in too_small(collective, args, bench.ranks()) {
+        print(bench, || line)?;
+    }
     for case in cases(collective, args, bench.ranks()) {
         if bench.agree(budget.left())? <= 0.0 {
             print(bench, || format!("# {} bytes: left out: the time budget is used up", case.bytes()))?;

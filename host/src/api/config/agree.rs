@@ -58,12 +58,17 @@ impl Config {
         let ways: Vec<&str> =
             ways.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name).collect();
         let coll = &self.net.coll;
+        let net = self.net.name.as_ref().map(|name| name.to_ascii_lowercase());
+        // The network first: that it has a name decides on streams.
         vec![
-            Setting { name: "OXCCL_TRANSPORT, NCCL_P2P_DISABLE and NCCL_SHM_DISABLE", value: ways.join(",") },
+            optional(Setting::NETWORK, net),
+            Setting {
+                name: "what NCCL_NET, OXCCL_TRANSPORT, NCCL_P2P_DISABLE and NCCL_SHM_DISABLE allow",
+                value: ways.join(","),
+            },
             flag("NCCL_P2P_DISABLE of GPUs", !enabled),
             flag("NCCL_CUMEM_ENABLE", cumem),
             flag("OXCCL_DUPLICATE_GPUS", shares_gpus),
-            optional("NCCL_NET", self.net.name.as_ref().map(|name| name.to_ascii_lowercase())),
             flag("OXCCL_ENCRYPT", self.net.socket.encrypt),
             flag("NCCL_COLLNET_ENABLE", coll.enabled),
             Setting { name: "NCCL_COLLNET_NODE_THRESHOLD", value: coll.hosts_min.to_string() },

@@ -6,11 +6,12 @@ use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
 use std::time::Duration;
 
-pub(super) const SECONDS: &str = "a positive number of seconds was expected, at most 1e9";
+pub(super) const SECONDS: &str = "0.001 to 1e9 seconds were expected";
+pub(super) const SECONDS_OR_NONE: &str = "0.001 to 1e9 seconds were expected, or 0 for never";
+/// No rank keeps a shorter limit: the operating system may suspend it for longer between two polls. Who writes less takes the unit for another.
+pub(super) const SECONDS_MIN: Duration = Duration::from_millis(1);
 /// 31 years.
 const SECONDS_MAX: Duration = Duration::from_secs(1_000_000_000);
-pub(super) const SECONDS_OR_NONE: &str =
-    "a positive number of seconds was expected, at most 1e9, or 0 for never";
 pub(super) const INTERFACES: &str =
     "a list of interface prefixes was expected, such as eth,ib or =eth0 or ^docker";
 pub(super) const THREADS: &str = "64 to 512 threads were expected, a multiple of 32";
@@ -73,9 +74,9 @@ pub(super) fn seconds_or_none(text: &str) -> Option<Option<Duration>> {
 
 pub(super) fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok()?;
-    // A duration that rounds to zero is refused too, and one that no clock may hold.
+    // Fails for what no clock may hold.
     let time = Duration::try_from_secs_f64(seconds).ok()?;
-    Some(time).filter(|time| !time.is_zero() && *time <= SECONDS_MAX)
+    Some(time).filter(|time| (SECONDS_MIN..=SECONDS_MAX).contains(time))
 }
 
 pub(super) const OUTAGE: &str = "2 or more seconds were expected";

@@ -88,6 +88,9 @@ fn bad_values_name_the_variable_the_value_and_what_was_expected() {
             "OMPI_COMM_WORLD_SIZE is \"9999999999\", expected a whole number from 0",
         ),
         ("OXCCL_RANK=0 OXCCL_NRANKS=2 NCCL_COMM_ID=h", "NCCL_COMM_ID is \"h\", expected host:port"),
+        // Passed without a word.
+        ("OXCCL_RANK=0 OXCCL_NRANKS=1 NCCL_COMM_ID=h", "NCCL_COMM_ID is \"h\", expected host:port"),
+        ("OXCCL_RANK=0 OXCCL_NRANKS=1 OXCCL_COMM_ID=h:x", "OXCCL_COMM_ID is \"h:x\", expected host:port"),
         ("OXCCL_RANK=0 OXCCL_NRANKS=2 OXCCL_COMM_ID=:9", "OXCCL_COMM_ID is \":9\", expected host:port"),
         ("OXCCL_RANK=0 OXCCL_NRANKS=2 NCCL_COMM_ID=h:0", "NCCL_COMM_ID is \"h:0\", expected host:port"),
         ("OXCCL_RANK=0 OXCCL_NRANKS=2 NCCL_COMM_ID=::1:9", "NCCL_COMM_ID is \"::1:9\", expected host:port"),

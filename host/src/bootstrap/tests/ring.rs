@@ -344,14 +344,14 @@ fn an_abort_reaches_everyone_with_its_reason_and_its_end_is_no_second_event() {
 fn for_whom_a_rank_waited_in_vain_reaches_everyone() {
     let mut world = World::new(5);
     let (ranks, limit) = (RankList::from_iter([Rank(4)]), Duration::from_secs(2));
-    let timeout = |what| BootstrapError::Timeout { calls: None, what, ranks, limit };
-    world.ring(2).give_up(timeout("it"));
+    let timeout = |by, what| BootstrapError::Timeout { calls: None, by, what, ranks, limit };
+    world.ring(2).give_up(timeout(None, "it"));
     world.settle(1);
     for rank in [0, 1, 3, 4] {
-        let reason = timeout("it").to_string();
+        let reason = timeout(None, "it").to_string();
         let want = PeerEvent::PeerAborted { rank: Rank(2), reason, in_vain: Some((ranks, limit)) };
         assert_eq!(world.events(rank), [want]);
-        assert_eq!(world.ring(rank).submit(&[]), Err(timeout("a wait of another rank")));
+        assert_eq!(world.ring(rank).submit(&[]), Err(timeout(Some(Rank(2)), "a wait")));
     }
     assert_eq!(world.events(2), [PeerEvent::GaveUp { ranks, limit }], "once, to its own communicator");
 }

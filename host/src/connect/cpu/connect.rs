@@ -9,6 +9,7 @@ use crate::connect::pipeline::{Ranks, Steps};
 use crate::connect::vote::vote;
 use crate::connect::{ConnectError, Setting};
 use crate::mem;
+use crate::net::NetConfig;
 use crate::transport::{Allowed, PeerInfo, Probe};
 use oxccl_shared::abi::Rank;
 
@@ -30,6 +31,10 @@ impl Steps for CpuWanted<'_> {
 
     fn settings(&self) -> &[Setting] {
         self.settings
+    }
+
+    fn net(&self) -> &NetConfig {
+        self.net
     }
 
     fn unit(&self) -> Result<Option<Probe>, ConnectError> {

@@ -143,6 +143,10 @@ impl Steps for DeviceWanted<'_> {
         self.settings
     }
 
+    fn net(&self) -> &NetConfig {
+        self.net
+    }
+
     fn unit(&self) -> Result<DeviceInfo, ConnectError> {
         self.device.clone().map(DeviceInfo::of)
     }

@@ -52,7 +52,7 @@ impl<'a> Members<'a> {
             if waited > limit {
                 let ranks = RankList::from_iter(missing);
                 let what = "connections that an operation needs for the first time";
-                return Err(BootstrapError::Timeout { calls: None, what, ranks, limit });
+                return Err(BootstrapError::Timeout { calls: None, by: None, what, ranks, limit });
             }
             if asked.elapsed() > ASKS_EVERY {
                 asked = Instant::now();
