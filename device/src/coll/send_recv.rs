@@ -326,10 +326,10 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
 ) -> Result<(), Stop> {
     let is_send = message.is_send();
     let layout = if is_send { conns.send[0].layout() } else { conns.recv[0].layout() };
-    let capacity = P::payload_bytes(layout);
+    let slice_bytes = slice_bytes(P::PROTOCOL, part.len(), P::payload_bytes(layout));
     let mut at = part.start;
     loop {
-        let len = capacity.min(part.end - at);
+        let len = slice_bytes.min(part.end - at);
         let slice = Slice {
             action: if is_send { Action::SEND } else { Action::RECV },
             header: SlotHeader { tag: message.tag, len_bytes: len as u32 },
@@ -349,9 +349,40 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
     }
 }
 
+/// Bytes of the slices of a part. They are as many as slots that are filled would be, which proxies count; of few, none is short, so that one is
+/// sent while another is received.
+#[inline(always)]
+fn slice_bytes(protocol: Protocol, part_bytes: usize, slot_bytes: usize) -> usize {
+    const FEW: usize = 16;
+    const GRAIN_BYTES: usize = 512;
+    // With more, or in shorter slots, slices that end with a grain might be fewer than slots.
+    if !protocol.is_counted() || part_bytes > FEW * slot_bytes || slot_bytes < FEW * GRAIN_BYTES {
+        return slot_bytes;
+    }
+    let count = part_bytes.div_ceil(slot_bytes).max(1);
+    part_bytes.max(1).div_ceil(count).next_multiple_of(GRAIN_BYTES).min(slot_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slices_are_as_many_as_slots_and_of_few_none_is_short() {
+        for slot in [256, 4 << 10, 8 << 10, 64 << 10, 120 << 10, 240 << 10] {
+            for part in
+                (0..40).flat_map(|slots| [slots * slot, slots * slot + 1, slots * slot + slot / 2 + 8])
+            {
+                for protocol in [Protocol::LL, Protocol::LL128, Protocol::Simple] {
+                    let slice = slice_bytes(protocol, part, slot);
+                    assert!(slice > 0 && slice <= slot, "{part} by {slot}");
+                    assert_eq!(part.div_ceil(slice), part.div_ceil(slot), "{part} by {slot}");
+                }
+            }
+        }
+        assert_eq!(slice_bytes(Protocol::Simple, 128 << 10, 120 << 10), 64 << 10);
+        assert_eq!(slice_bytes(Protocol::LL128, 128 << 10, 120 << 10), 120 << 10);
+    }
 
     #[test]
     fn what_is_left_keeps_its_order() {
