@@ -113,15 +113,9 @@ fn sums(off: usize, to_off: usize, len_bytes: usize) {
     let bytes = |of: &[u128]| -> Vec<u8> { of.iter().flat_map(|pack| pack.to_ne_bytes()).collect() };
     let (a, b, to) = (bytes(&a), bytes(&b), bytes(&to));
     let (from, end) = (16 + to_off, 16 + to_off + len_bytes);
-    for i in from..end {
-        let at = i - to_off + off;
-        assert_eq!(
-            to[i],
-            a[at].wrapping_add(b[at]),
-            "byte {} of {len_bytes}, {off} and {to_off} off",
-            i - from
-        );
-    }
+    let operands = a[16 + off..].iter().zip(&b[16 + off..]);
+    let expected: Vec<u8> = operands.take(len_bytes).map(|(a, b)| a.wrapping_add(*b)).collect();
+    assert_eq!(to[from..end], expected, "{len_bytes} bytes, {off} and {to_off} off");
     assert!(
         to[..from].iter().chain(&to[end..]).all(|byte| *byte == 0),
         "beside {len_bytes} bytes at {to_off}"
