@@ -355,7 +355,7 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
 fn slice_bytes(protocol: Protocol, part_bytes: usize, slot_bytes: usize) -> usize {
     const FEW: usize = 16;
     const GRAIN_BYTES: usize = 512;
-    // With more, or in shorter slots, slices that end with a grain might be fewer than slots.
+    // With more, or in shorter slots, whole grains could leave little for the last one.
     if !protocol.is_counted() || part_bytes > FEW * slot_bytes || slot_bytes < FEW * GRAIN_BYTES {
         return slot_bytes;
     }
@@ -376,7 +376,12 @@ mod tests {
                 for protocol in [Protocol::LL, Protocol::LL128, Protocol::Simple] {
                     let slice = slice_bytes(protocol, part, slot);
                     assert!(slice > 0 && slice <= slot, "{part} by {slot}");
-                    assert_eq!(part.div_ceil(slice), part.div_ceil(slot), "{part} by {slot}");
+                    let count = part.div_ceil(slice);
+                    assert_eq!(count, part.div_ceil(slot), "{part} by {slot}");
+                    if protocol.is_counted() && slot >= 8 << 10 && (2..=16).contains(&count) {
+                        let last = part - (count - 1) * slice;
+                        assert!(last + 16 * 512 >= slice, "{part} by {slot}: {last} after {slice}");
+                    }
                 }
             }
         }

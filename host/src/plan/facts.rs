@@ -245,23 +245,24 @@ impl Facts {
         Facts { ring_channels, ..self }.with_machine(machine).with_links()
     }
 
-    /// The same if rings, trees or pairs use host memory, whatever links their GPUs.
+    /// The same if rings, trees or pairs use host memory, whatever links their GPUs. Their slots stay as long as they are laid out.
     pub fn through_host(self, kinds: [bool; 3]) -> Facts {
-        Facts { machine: self.machine.through_host(kinds), ..self }.with_links()
+        let facts = Facts { machine: self.machine.through_host(kinds), ..self }.with_links();
+        Facts { mesh_layout: self.mesh_layout, ..facts }
     }
 
     /// The same with the numbers for the links between the GPUs.
-    fn with_links(self) -> Facts {
+    pub(super) fn with_links(self) -> Facts {
         let is_by_nvlink = self.machine.pairs.kind <= PathKind::Nvl;
         let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
         let tuning = if is_measured && !is_by_nvlink { self.tuning.without_nvlink() } else { self.tuning };
         let facts = Facts { tuning, ..self };
-        if is_by_nvlink && !self.crosses_network() { facts } else { facts.with_far_slots() }
+        if is_by_nvlink && !self.crosses_network() { facts } else { facts.with_short_slots() }
     }
 
     /// The same with slots between pairs that are no longer than those were that were measured without NVLink.
-    pub(super) fn with_far_slots(self) -> Facts {
-        let most = self.tuning.blocks.map_or(u32::MAX, |blocks| blocks.far_mesh_slot_bytes);
+    pub(super) fn with_short_slots(self) -> Facts {
+        let most = self.tuning.blocks.map_or(u32::MAX, |blocks| blocks.short_mesh_slot_bytes);
         let simple_slot_bytes = self.mesh_layout.simple_slot_bytes.min(most);
         Facts { mesh_layout: ConnLayout { simple_slot_bytes, ..self.mesh_layout }, ..self }
     }

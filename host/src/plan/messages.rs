@@ -189,7 +189,8 @@ mod tests {
     use super::*;
     use crate::plan::ChannelLimits;
     use crate::plan::Forced;
-    use crate::plan::tuning::NetSpeed;
+    use crate::plan::tuning::{Machine, NetSpeed, Pairs};
+    use crate::topology::PathKind;
     use oxccl_shared::abi::ASK_MIN_BYTES;
     use proptest::prelude::*;
 
@@ -285,6 +286,25 @@ mod tests {
         };
         assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [16, 16]);
         assert_eq!([false, true].map(|exchange| channels(4, exchange, true)), [16, 4]);
+    }
+
+    #[test]
+    fn slots_between_pairs_are_long_over_nvlink_alone_and_short_ones_have_more_channels() {
+        let of = |facts: Facts| {
+            let want = MessageWant {
+                is_send: true,
+                peer: Rank(1),
+                is_far: false,
+                is_exchange: false,
+                len_bytes: 64 << 20,
+            };
+            (facts.mesh_layout.simple_slot_bytes >> 10, message_connections(&want, &facts).1)
+        };
+        let near = facts(2, 1);
+        let pairs = Pairs { kind: PathKind::Sys, ..near.machine.pairs };
+        let over_pci = Facts { machine: Machine { is_searched: true, pairs, ..near.machine }, ..near };
+        assert_eq!([near, over_pci.with_links(), facts(4, 2)].map(of), [(120, 16), (64, 16), (64, 22)]);
+        assert_eq!(of(near.through_host([true; 3])).0, 120, "as they are laid out");
     }
 
     proptest! {

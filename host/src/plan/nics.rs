@@ -3,7 +3,9 @@
 use super::count::{BLOCK_GBYTES, whole_turns};
 use super::facts::Facts;
 use super::messages::lane_channels_max;
-use super::numbers::{FAR_CHANNELS_MAX, NET_MESH_CHANNELS, NET_RING_CHANNELS, NET_TREE_CHANNELS};
+use super::numbers::{
+    FAR_CHANNELS_MAX, NEAR_MESSAGES, NET_MESH_CHANNELS, NET_RING_CHANNELS, NET_TREE_CHANNELS, Tuning,
+};
 use super::tuning::{Crossing, Machine, NetSpeed};
 use crate::topology::Channels;
 use oxccl_shared::abi::{Algorithm, Func, Rank};
@@ -161,7 +163,8 @@ impl Facts {
         let between = between.min(f64::from(nics.ranks_each() * far_channels) * BLOCK_GBYTES);
         let machine = self.machine.over_network(nics.groups, nics.speed, crossings);
         let machine = Machine { level_bw: [inside, between], ..machine };
-        Facts { machine, proxy_threads: nics.proxy_threads, ..facts }.with_far_slots()
+        let tuning = Tuning { messages: NEAR_MESSAGES, ..self.tuning };
+        Facts { machine, tuning, proxy_threads: nics.proxy_threads, ..facts }.with_short_slots()
     }
 
     /// The same where groups of GPUs that follow each other have one device each, on a machine of which no more is known.

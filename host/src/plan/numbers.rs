@@ -25,7 +25,7 @@ pub struct Tuning {
     /// Beyond the first and up to the second, in bytes of a message to a peer, functions are one-shot by LL128, where that is allowed and
     /// possible. Up to 0: never by themselves.
     pub one_shot_ll128_bytes: (u64, u64),
-    /// The second number of two ranks.
+    /// The second number, of two ranks.
     pub pair_one_shot_ll128_max_bytes: u64,
     /// The same for all-reduce, two-shot: beyond so many bytes of the call, and up to so many of each rank's share of it.
     pub two_shot_ll128_bytes: (u64, u64),
@@ -110,8 +110,8 @@ pub struct Blocks {
     pub ring_slot_bytes: u32,
     /// Bytes of a Simple slot between pairs.
     pub mesh_slot_bytes: u32,
-    /// The most bytes of one where NVLink does not connect all GPUs, or a network some.
-    pub far_mesh_slot_bytes: u32,
+    /// The most bytes of one where NVLink does not connect all GPUs.
+    pub short_mesh_slot_bytes: u32,
     /// Bytes of a Simple slot of a tree, unless the user says otherwise.
     pub tree_slot_bytes: u32,
 }
@@ -211,6 +211,15 @@ pub(super) const NET_MESSAGES: &[MessageClass] = &[
     MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: u32::MAX },
 ];
 
+/// Messages within hosts where a network connects some ranks, so that slots between pairs are short: with 16 channels two GPUs would carry
+/// 302 GB/s of 256 MiB, with 24 they carry 346.
+pub(super) const NEAR_MESSAGES: &[MessageClass] = &[
+    MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
+    MessageClass { max_bytes: 128 << 10, protocol: Protocol::LL, channels: 16 },
+    MessageClass { max_bytes: 8 << 20, protocol: Protocol::Simple, channels: 16 },
+    MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 24 },
+];
+
 impl Tuning {
     /// For ranks on CPUs. Their caches are coherent: a counter and the data it publishes arrive together as fast as a line that
     /// carries its own flag, so the line protocols, made for links without that, win at no size. One-shot all-reduce of two ranks has
@@ -258,7 +267,7 @@ impl Tuning {
         all_to_all_one_shot_max_bytes: 64 << 10,
         two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
-        // All-to-alls of 3 and 4 MiB 13.3 and 17.0 us instead of 17.8 and 20.3, longer ones are slower (docs/measurements/2026-11-29-odd-blocks.md).
+        // All-to-alls of 3 and 4 MiB 13.2 and 16.9 us instead of 17.4 and 20.4, longer ones are slower (docs/measurements/2026-11-29-odd-blocks.md).
         pair_one_shot_ll128_max_bytes: 2 << 20,
         two_shot_ll128_bytes: (96 << 10, 2 << 20),
         // docs/measurements/2026-11-25-short-messages.md: all-reduce of 128 KiB 4.27 us instead of 6.04, all-gather of 256 KiB 4.14 instead
@@ -435,9 +444,9 @@ impl Blocks {
         mesh_ll128_slot_bytes: 72 << 10,
         // Eight turns of a ring's 480 workers with four packs each: no pass is left over.
         ring_slot_bytes: 240 << 10,
-        // Each costs 0.9 us, whatever its length, and 32 KiB one more. Four turns of 480 workers with four packs each.
+        // A slot costs 0.9 us whatever its length, and 26 KB of it another: long ones hide it (docs/measurements/2026-11-29-odd-blocks.md).
         mesh_slot_bytes: 120 << 10,
-        far_mesh_slot_bytes: 64 << 10,
+        short_mesh_slot_bytes: 64 << 10,
         tree_slot_bytes: 128 << 10,
     };
 

@@ -33,8 +33,10 @@ pub unsafe fn map<M: KernelMachine, T: Element, const SHIFTS: bool>(
         // SAFETY: obligation 1 in every arm.
         (false, false) => unsafe {
             match SHIFTS {
-                true => copy::<M, PACKS_FAR, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes),
-                false => copy::<M, PACKS, SHIFTS>(share, outputs[0], outputs[1], src, len_bytes),
+                true => {
+                    copy::<M, PACKS_FAR, SHIFTS, PACKS_FAR>(share, outputs[0], outputs[1], src, len_bytes)
+                }
+                false => copy::<M, PACKS, SHIFTS, 0>(share, outputs[0], outputs[1], src, len_bytes),
             }
         },
         // SAFETY: as above.
@@ -58,7 +60,7 @@ const PACKS_FAR: usize = 8;
 /// The same of three inputs and of four: together as many.
 const PACKS_OF_3: usize = 5;
 const PACKS_OF_4: usize = 4;
-/// The same where outputs lie otherwise: more results than these are held, while the next lane has its own, spill.
+/// The same where outputs lie otherwise. Results are kept until the next lane's arrive; more of them spill.
 const HANDED_OF_2: usize = 8;
 const HANDED_OF_3: usize = 5;
 const HANDED_OF_4: usize = 3;
@@ -77,13 +79,15 @@ pub unsafe fn copy_far<M: KernelMachine>(
     len_bytes: usize,
 ) {
     // SAFETY: obligation 1.
-    unsafe { copy::<M, PACKS_FAR, true>(share, dst.addr(), dst2.addr(), src.addr(), len_bytes) }
+    unsafe { copy::<M, PACKS_FAR, true, 0>(share, dst.addr(), dst2.addr(), src.addr(), len_bytes) }
 }
 
+/// `HANDED`: see [`alike`]. In kernels of messages, whose loops have registers to spare, it is faster, in others not.
+///
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(never)]
-unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
+unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool, const HANDED: usize>(
     share: Share,
     dst: usize,
     dst2: usize,
@@ -97,12 +101,12 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
             packs::<M, 1, 2, IN_FLIGHT, false>(share, places, |[pack]| pack);
             units::<M, u8, 1, 2, 1>(share, places, whole_packs(len_bytes), |[byte]| byte);
         } else if SHIFTS && len_bytes >= SHIFTED_MIN_BYTES {
-            copy_anywhere::<M, IN_FLIGHT>(share, places);
+            copy_anywhere::<M, IN_FLIGHT, HANDED>(share, places);
         } else if places.is_aligned(UNIT_BYTES) && len_bytes.is_multiple_of(UNIT_BYTES) {
             units::<M, u32, 1, 2, 16>(share, places, 0, |[unit]| unit);
         } else if len_bytes >= SHIFTED_MIN_BYTES {
             // Of elements of a byte or two, which would take as many accesses as there are.
-            copy_anywhere::<M, IN_FLIGHT>(share, places);
+            copy_anywhere::<M, IN_FLIGHT, HANDED>(share, places);
         } else {
             units::<M, u8, 1, 2, 16>(share, places, 0, |[byte]| byte);
         }
@@ -114,7 +118,10 @@ unsafe fn copy<M: KernelMachine, const IN_FLIGHT: usize, const SHIFTS: bool>(
 /// # Safety
 /// 1. As [`crate::gpu::Block::map_bulk`].
 #[inline(always)]
-unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, places: Places<1>) {
+unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize, const HANDED: usize>(
+    share: Share,
+    places: Places<1>,
+) {
     let src = places.operands[0];
     let is_at_once = places.lie_alike() && !places.outputs.contains(&src);
     // A loop, so that the code is there once.
@@ -125,7 +132,7 @@ unsafe fn copy_anywhere<M: KernelMachine, const IN_FLIGHT: usize>(share: Share, 
             // SAFETY: obligation 1; one output lies like itself.
             unsafe {
                 let places = Places { outputs, ..places };
-                alike::<M, u8, 1, 2, IN_FLIGHT, PACKS, 0>(share, places, |[pack]| pack, |[byte]| byte);
+                alike::<M, u8, 1, 2, IN_FLIGHT, PACKS, HANDED>(share, places, |[pack]| pack, |[byte]| byte);
             }
         }
         if other == 0 {
@@ -226,7 +233,7 @@ unsafe fn combine_with<
     const MAX: u8 = CombineKind::Max as u8;
     const MIN: u8 = CombineKind::Min as u8;
     let (scalar, divisor) = (arg.scalar_bits, u64::from(arg.divisor));
-    // Sums alone are handed on, which is half as much code again.
+    // Only sums: for them alone the handed loops are half as much code again, for all operators twice as much.
     // SAFETY: obligation 1 in every arm.
     unsafe {
         match (variant.kind, variant.pre, variant.post) {

@@ -9,7 +9,7 @@ mod block;
 mod bulk;
 mod bulk_copy;
 mod sweep;
-
-pub use block::GpuBlock;
 #[cfg(test)]
 mod warps;
+
+pub use block::GpuBlock;

@@ -3,6 +3,7 @@
 //! ```text
 //! packs:  16 bytes for each thread and access, where all places are aligned to them: a warp of 32 reads 512 bytes in a row
 //! shifted packs: where outputs are and operands are not: each pack from the two of an operand that it lies in
+//! handed packs: the same for sums: a pack of an output is joined from the sums of two packs of the operands, of which the next lane hands one on
 //! units:  an element, or 4 bytes, for each: 128 bytes in a row
 //! ```
 //! Where operands lie alike and outputs do ([`alike`]), there is a head up to where a line of the first output begins.
@@ -188,7 +189,7 @@ pub unsafe fn packs<
     }
 }
 
-/// Runs `pack` on all whole packs of the outputs where operands lie otherwise: on packs of the operands, each of which is loaded once. A pack of an
+/// Runs `pack` on all whole packs of the outputs where operands lie otherwise: on packs of the operands, each of which is loaded once but for the first one behind a warp's rows. A pack of an
 /// output is joined from two results, the thread's own and what the next lane hands on; the last lane's next is the first one's of the row behind.
 ///
 /// ```text

@@ -75,51 +75,75 @@ impl KernelMachine for Warps {
     }
 }
 
+/// Runs a sweep on all threads.
+fn on_warps(sweep: impl Fn(Share) + Sync) {
+    let warps: Vec<Arc<Warp>> =
+        (0..WARPS).map(|_| Arc::new(Warp { meet: Barrier::new(LANES), said: Mutex::default() })).collect();
+    std::thread::scope(|threads| {
+        for thread in 0..WARPS * LANES {
+            let (warp, sweep) = (warps[thread / LANES].clone(), &sweep);
+            threads.spawn(move || {
+                LANE.set(Some((thread % LANES, warp)));
+                sweep(Share { thread: thread as u32, threads: (WARPS * LANES) as u32 });
+            });
+        }
+    });
+}
+
 /// Sums two operands that begin `off` bytes behind a pack's place into an output that begins `to_off` behind one.
 fn sums(off: usize, to_off: usize, len_bytes: usize) {
     let operand = |seed: u8| -> Vec<u128> {
         let byte = |i: usize| (i as u8).wrapping_mul(37).wrapping_add(seed);
-        (0..40).map(|pack| u128::from_ne_bytes(core::array::from_fn(|i| byte(pack * 16 + i)))).collect()
+        // Up to the pack with the last byte: a check of memory sees whoever reads another one.
+        let packs = (off + len_bytes).div_ceil(16);
+        (0..packs).map(|pack| u128::from_ne_bytes(core::array::from_fn(|i| byte(pack * 16 + i)))).collect()
     };
     let (a, b, mut to) = (operand(3), operand(101), std::vec![0u128; 40]);
-    let begin = |from: &[u128]| from.as_ptr().addr() + 16 + off;
+    let begin = |from: &[u128]| from.as_ptr().expose_provenance() + off;
     let places = Places {
         operands: [begin(&a), begin(&b)],
         outputs: [to.as_mut_ptr().expose_provenance() + 16 + to_off, 0],
         len_bytes,
     };
-    let _ = (a.as_ptr().expose_provenance(), b.as_ptr().expose_provenance());
     let sum = |[a, b]: [u64; 2]| {
         u64::from_ne_bytes(core::array::from_fn(|i| a.to_ne_bytes()[i].wrapping_add(b.to_ne_bytes()[i])))
     };
     let pack = move |[a, b]: [Pack; 2]| [sum([a[0], b[0]]), sum([a[1], b[1]])];
-    let warps: Vec<Arc<Warp>> =
-        (0..WARPS).map(|_| Arc::new(Warp { meet: Barrier::new(LANES), said: Mutex::default() })).collect();
-    std::thread::scope(|threads| {
-        for thread in 0..WARPS * LANES {
-            let warp = warps[thread / LANES].clone();
-            threads.spawn(move || {
-                LANE.set(Some((thread % LANES, warp)));
-                let share = Share { thread: thread as u32, threads: (WARPS * LANES) as u32 };
-                // SAFETY: the places lie within the vectors, 16 bytes behind their begin and more before their end; each is aligned to bytes.
-                unsafe {
-                    alike::<Warps, u8, 2, 2, 3, 2, 3>(share, places, pack, |[a, b]: [u8; 2]| {
-                        a.wrapping_add(b)
-                    });
-                }
-            });
-        }
+    on_warps(|share| {
+        // SAFETY: the operands lie within the packs of their vectors, and the output within its own, 16 bytes behind its begin; all are aligned to
+        // bytes.
+        unsafe {
+            alike::<Warps, u8, 2, 2, 3, 2, 3>(share, places, pack, |[a, b]: [u8; 2]| a.wrapping_add(b))
+        };
     });
     let bytes = |of: &[u128]| -> Vec<u8> { of.iter().flat_map(|pack| pack.to_ne_bytes()).collect() };
     let (a, b, to) = (bytes(&a), bytes(&b), bytes(&to));
     let (from, end) = (16 + to_off, 16 + to_off + len_bytes);
-    let operands = a[16 + off..].iter().zip(&b[16 + off..]);
+    let operands = a.iter().zip(&b).skip(off);
     let expected: Vec<u8> = operands.take(len_bytes).map(|(a, b)| a.wrapping_add(*b)).collect();
     assert_eq!(to[from..end], expected, "{len_bytes} bytes, {off} and {to_off} off");
+    assert_eq!(
+        copied(&a, off, to_off, len_bytes),
+        a[off..off + len_bytes],
+        "a copy of {len_bytes}, {off} and {to_off} off"
+    );
     assert!(
         to[..from].iter().chain(&to[end..]).all(|byte| *byte == 0),
         "beside {len_bytes} bytes at {to_off}"
     );
+}
+
+/// What is copied of these bytes from `off` on, to a place that begins `to_off` behind a pack's.
+fn copied(from: &[u8], off: usize, to_off: usize, len_bytes: usize) -> Vec<u8> {
+    let packs = from.chunks_exact(16).map(|pack| u128::from_ne_bytes(pack.try_into().expect("16 bytes")));
+    let (from, mut to): (Vec<u128>, _) = (packs.collect(), std::vec![0u128; 40]);
+    let outputs = [to.as_mut_ptr().expose_provenance() + to_off, 0];
+    let places = Places { operands: [from.as_ptr().expose_provenance() + off], outputs, len_bytes };
+    on_warps(|share| {
+        // SAFETY: as in `sums`.
+        unsafe { alike::<Warps, u8, 1, 2, 3, 2, 3>(share, places, |[pack]| pack, |[byte]: [u8; 1]| byte) };
+    });
+    to.iter().flat_map(|pack| pack.to_ne_bytes()).skip(to_off).take(len_bytes).collect()
 }
 
 #[test]
