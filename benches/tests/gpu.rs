@@ -86,7 +86,7 @@ fn every_collective_with_threads() {
         "gather",
         "scatter",
     ] {
-        all_right(&perf(&format!("{collective} --threads 3 --sizes 12,1200,1M -r 1"), None), 3);
+        all_right(&perf(&format!("{collective} --threads 3 --sizes 24,1200,1M -r 1"), None), 3);
     }
 }
 
