@@ -94,7 +94,7 @@ pub trait KernelMachine {
     /// What the next thread of this one's warp said, the first one being next to the last. All threads of a warp call it together.
     #[inline(always)]
     fn of_next_lane(value: Pack) -> Pack {
-        const { assert!(Self::WARP_THREADS == 1, "a warp's machine says how") };
+        const { assert!(!Self::HANDS_ON || Self::WARP_THREADS == 1, "a machine of warps says how") };
         value
     }
 
