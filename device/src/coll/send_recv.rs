@@ -355,12 +355,13 @@ pub unsafe fn run_part<B: Block, P: Proto<B>>(
 fn slice_bytes(protocol: Protocol, part_bytes: usize, slot_bytes: usize) -> usize {
     const FEW: usize = 16;
     const GRAIN_BYTES: usize = 512;
+    let is_few = part_bytes > slot_bytes && part_bytes <= FEW * slot_bytes;
     // With more, or in shorter slots, whole grains could leave little for the last one.
-    if !protocol.is_counted() || part_bytes > FEW * slot_bytes || slot_bytes < FEW * GRAIN_BYTES {
+    if !protocol.is_counted() || !is_few || slot_bytes < FEW * GRAIN_BYTES {
         return slot_bytes;
     }
-    let count = part_bytes.div_ceil(slot_bytes).max(1);
-    part_bytes.max(1).div_ceil(count).next_multiple_of(GRAIN_BYTES).min(slot_bytes)
+    let count = part_bytes.div_ceil(slot_bytes);
+    part_bytes.div_ceil(count).next_multiple_of(GRAIN_BYTES).min(slot_bytes)
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ pub trait KernelMachine {
     /// Threads that run in lock step.
     const WARP_THREADS: u32;
 
+    /// Whether [`Self::of_next_lane`] is there.
+    const HANDS_ON: bool = Self::WARP_THREADS == 1;
+
     /// This thread's index in its block.
     fn thread_index(&self) -> u32;
 
@@ -87,9 +90,6 @@ pub trait KernelMachine {
     /// # Safety
     /// 1. `at` is 16-byte aligned and writable.
     unsafe fn store_pack(at: usize, value: Pack);
-
-    /// Whether [`Self::of_next_lane`] is there.
-    const HANDS_ON: bool = Self::WARP_THREADS == 1;
 
     /// What the next thread of this one's warp said, the first one being next to the last. All threads of a warp call it together.
     #[inline(always)]

@@ -242,22 +242,30 @@ impl Facts {
     /// The same on a machine of which more is known, whose rings go this way: they get the channels that its links need.
     pub fn on(self, machine: Machine, rings: &[Vec<Rank>]) -> Facts {
         let ring_channels = ring_channels(rings, &machine, self.ring_channels, self.limits.min);
-        Facts { ring_channels, ..self }.with_machine(machine).with_links()
+        Facts { ring_channels, ..self }.with_machine(machine).with_links().with_slots()
     }
 
-    /// The same if rings, trees or pairs use host memory, whatever links their GPUs. Their slots stay as long as they are laid out.
+    /// The same if rings, trees or pairs use host memory, whatever links their GPUs. Their slots have been laid out by then, and stay as they are.
     pub fn through_host(self, kinds: [bool; 3]) -> Facts {
-        let facts = Facts { machine: self.machine.through_host(kinds), ..self }.with_links();
-        Facts { mesh_layout: self.mesh_layout, ..facts }
+        Facts { machine: self.machine.through_host(kinds), ..self }.with_links()
     }
 
-    /// The same with the numbers for the links between the GPUs.
+    /// Whether NVLink connects all GPUs of a host.
+    fn is_by_nvlink(&self) -> bool {
+        self.machine.pairs.kind <= PathKind::Nvl
+    }
+
+    /// The same with the numbers for the links between the GPUs of a host.
     pub(super) fn with_links(self) -> Facts {
-        let is_by_nvlink = self.machine.pairs.kind <= PathKind::Nvl;
         let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
-        let tuning = if is_measured && !is_by_nvlink { self.tuning.without_nvlink() } else { self.tuning };
-        let facts = Facts { tuning, ..self };
-        if is_by_nvlink && !self.crosses_network() { facts } else { facts.with_short_slots() }
+        let tuning =
+            if is_measured && !self.is_by_nvlink() { self.tuning.without_nvlink() } else { self.tuning };
+        Facts { tuning, ..self }
+    }
+
+    /// The same with the slots for these links.
+    pub(super) fn with_slots(self) -> Facts {
+        if self.is_by_nvlink() && !self.crosses_network() { self } else { self.with_short_slots() }
     }
 
     /// The same with slots between pairs that are no longer than those were that were measured without NVLink.

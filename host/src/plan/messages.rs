@@ -303,7 +303,10 @@ mod tests {
         let near = facts(2, 1);
         let pairs = Pairs { kind: PathKind::Sys, ..near.machine.pairs };
         let over_pci = Facts { machine: Machine { is_searched: true, pairs, ..near.machine }, ..near };
-        assert_eq!([near, over_pci.with_links(), facts(4, 2)].map(of), [(120, 16), (64, 16), (64, 22)]);
+        assert_eq!(
+            [near, over_pci.with_links().with_slots(), facts(4, 2)].map(of),
+            [(120, 16), (64, 16), (64, 22)]
+        );
         assert_eq!(of(near.through_host([true; 3])).0, 120, "as they are laid out");
     }
 

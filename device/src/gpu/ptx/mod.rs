@@ -25,6 +25,7 @@ impl KernelMachine for Ptx {
     type Engine = crate::gpu::NoEngine;
 
     const WARP_THREADS: u32 = 32;
+    const HANDS_ON: bool = true;
 
     #[inline(always)]
     fn thread_index(&self) -> u32 {
@@ -109,8 +110,6 @@ impl KernelMachine for Ptx {
         // SAFETY: obligation 1.
         unsafe { pack::store(at, value) }
     }
-
-    const HANDS_ON: bool = true;
 
     #[inline(always)]
     fn of_next_lane([low, high]: Pack) -> Pack {

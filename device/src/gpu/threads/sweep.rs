@@ -189,8 +189,9 @@ pub unsafe fn packs<
     }
 }
 
-/// Runs `pack` on all whole packs of the outputs where operands lie otherwise: on packs of the operands, each of which is loaded once but for the first one behind a warp's rows. A pack of an
-/// output is joined from two results, the thread's own and what the next lane hands on; the last lane's next is the first one's of the row behind.
+/// Runs `pack` on all whole packs of the outputs where operands lie otherwise: on packs of the operands, each of which is loaded once but for the
+/// first one behind a warp's rows. A pack of an output is joined from two results, the thread's own and what the next lane hands on; the last
+/// lane's next is the first one's of the row behind.
 ///
 /// ```text
 /// operands   |   0   |   1   |  ...  |  31   |  32        lane 0 has 0, 32 and so on, and the first pack behind its warp's last row
@@ -252,6 +253,7 @@ unsafe fn handed_turn<
     let at = at + lane as usize * PACK_BYTES;
     // Operands have one pack more, of which the last of the outputs has some bytes.
     let end = whole_packs(places.len_bytes) + PACK_BYTES;
+    // Of a whole turn a constant: no condition is left.
     let left = if WHOLE { u32::MAX } else { bytes_left(at.min(end), end) };
     let load = |from: usize| {
         // SAFETY: it lies before `end`; obligation 1.
@@ -259,12 +261,12 @@ unsafe fn handed_turn<
     };
     let mut loaded = [[[0; 2]; N]; COUNT];
     repeat!(COUNT, i => {
-        if WHOLE || ((i * row) as u32) < left {
+        if ((i * row) as u32) < left {
             loaded[i] = load(at + i * row);
         }
     });
     let mut behind = [[0; 2]; N];
-    if lane == 0 && (WHOLE || ((COUNT * row) as u32) < left) {
+    if lane == 0 && ((COUNT * row) as u32) < left {
         behind = load(at + COUNT * row);
     }
     let mut results = [[0; 2]; COUNT];
@@ -275,7 +277,7 @@ unsafe fn handed_turn<
     repeat!(COUNT, i => {
         let below = if i + 1 < COUNT { results[(i + 1) % COUNT] } else { behind };
         let next = M::of_next_lane(if lane == 0 { below } else { results[i] });
-        if WHOLE || ((i * row + PACK_BYTES) as u32) < left {
+        if ((i * row + PACK_BYTES) as u32) < left {
             let value = joined([results[i], next], shift);
             // SAFETY: it lies before `end`; obligation 1.
             places.each_output(|n| unsafe { M::store_pack(places.outputs[n] + at + i * row, value) });

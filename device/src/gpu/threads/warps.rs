@@ -94,7 +94,7 @@ fn on_warps(sweep: impl Fn(Share) + Sync) {
 fn sums(off: usize, to_off: usize, len_bytes: usize) {
     let operand = |seed: u8| -> Vec<u128> {
         let byte = |i: usize| (i as u8).wrapping_mul(37).wrapping_add(seed);
-        // Up to the pack with the last byte: a check of memory sees whoever reads another one.
+        // The vector ends with the pack that holds the last byte, so that miri reports a read behind it.
         let packs = (off + len_bytes).div_ceil(16);
         (0..packs).map(|pack| u128::from_ne_bytes(core::array::from_fn(|i| byte(pack * 16 + i)))).collect()
     };

@@ -213,7 +213,7 @@ fn over_pci(facts: Facts) -> Facts {
     let Machine { ring, tree, .. } = facts.machine;
     let pairs = Pairs { bw: 10.0, kind: PathKind::Sys };
     let machine = Machine { is_searched: true, ring: slow(ring), tree: slow(tree), pairs, ..facts.machine };
-    Facts { machine, ..facts }.with_links()
+    Facts { machine, ..facts }.with_links().with_slots()
 }
 
 fn gpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
