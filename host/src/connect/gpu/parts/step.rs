@@ -133,8 +133,11 @@ impl Parts {
                 let rank = ranks.named().first().copied().unwrap_or(self.rank);
                 Fault::Timeout { rank, limit }
             }
-            P2pError::Bootstrap(BootstrapError::PeerAborted { rank, reason }) => refused(rank, &reason),
-            P2pError::PeerFailed { peer, why } => refused(peer, &why),
+            // That member says so to all. Who hears of this rank first would take it for the one that failed.
+            P2pError::Bootstrap(BootstrapError::PeerAborted { rank, reason: why })
+            | P2pError::PeerFailed { peer: rank, why } => {
+                return open.health.fail(refused(rank, &why), open.health.present()).fault;
+            }
             own => {
                 let why = own.to_string();
                 self.gives_up(part, &why);
