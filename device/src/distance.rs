@@ -41,6 +41,17 @@ impl SlotStores {
     }
 }
 
+/// How one slot is filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Through the caches.
+    Cached,
+    /// By non-temporal stores.
+    Streamed,
+    /// Through the caches, and the time is taken.
+    Timed,
+}
+
 /// Shortest slot whose filling is worth the choice. Far apart, non-temporal stores win from here on.
 pub const LONG_SLOT_BYTES: usize = 2 << 10;
 
@@ -51,20 +62,24 @@ pub(crate) use unknown::Distance;
 
 #[cfg(all(feature = "cpu", target_arch = "x86_64", not(miri)))]
 mod measured {
-    use super::{LONG_SLOT_BYTES, SlotStores};
-    use core::arch::x86_64::{_mm_lfence, _rdtsc};
+    use super::{Fill, LONG_SLOT_BYTES, SlotStores};
+    use core::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
     use core::cell::Cell;
 
     /// A line that takes longer to copy into a slot goes far. Cycles of the time-stamp counter, which counts 2 to 4 in a nanosecond.
     const FAR_LINE_TICKS: u64 = 40;
     const LINE_BYTES: u64 = 64;
-    /// Shortest slot of which the time is taken. Of shorter ones most lines are still in the store buffer when the copy returns.
-    const TIMED_BYTES: usize = 8 << 10;
+    /// Of a slot of fewer bytes most lines are still in the store buffer when the copy returns. Its time ends when they have left it.
+    const DRAINED_BELOW_BYTES: usize = 8 << 10;
+    /// Ticks that the last of these lines may take more: a round trip between two processors of a large Xeon.
+    const DRAIN_TICKS: u64 = 512;
+    /// A slot of so many bytes or more counts for so many, others for one: waiting for the store buffer costs those more.
+    const LONG_COUNTS: u32 = 8;
     /// One in so many slots of a near consumer is timed.
-    const NEAR_PERIOD: u32 = 8;
+    const NEAR_PERIOD: u32 = 64;
     /// One in so many slots of a far consumer goes through the caches, and is timed. It takes some four times as long as the others.
-    const FAR_PERIOD: u32 = 256;
-    /// So many slots are not timed at first: messages of [`TIMED_BYTES`] have then been everywhere in slots of 128 KiB
+    const FAR_PERIOD: u32 = 2048;
+    /// So many slots are not timed at first: messages of 8 KiB have then been everywhere in slots of 128 KiB
     /// (`proto::simple::spread_offset`). The first stores to a page fault, and a near consumer looked far for a thousand messages.
     const UNTOUCHED: u32 = 128;
     /// So many slots outweigh all that came before.
@@ -76,61 +91,61 @@ mod measured {
         stores: Cell<SlotStores>,
         /// Slow slots less fast ones, within [`MEMORY`]. An interrupt makes a fast one look slow, now and then.
         balance: Cell<i8>,
-        /// Slots since one was timed.
+        /// Slots since one was timed, as they count.
         untimed: Cell<u32>,
         /// Slots that could have been timed, of the first [`UNTOUCHED`].
         touched: Cell<u32>,
     }
 
     impl Distance {
-        /// Whether a slot takes so many bytes best by non-temporal stores. Of far consumers some go through the caches if they are timed.
+        /// How the next slot takes so many bytes best. Some are timed, if they may be: then [`Self::time`] fills it.
         #[inline(always)]
-        pub(crate) fn streams(&self, len_bytes: usize, is_timed: bool) -> bool {
-            let streams = match self.stores.get() {
-                SlotStores::Measured => self.balance.get() > 0 && !(is_timed && self.is_probe(len_bytes)),
-                SlotStores::Cached => false,
-                SlotStores::Streamed => true,
+        pub(crate) fn fill(&self, len_bytes: usize, may_time: bool) -> Fill {
+            if len_bytes < LONG_SLOT_BYTES {
+                return Fill::Cached;
+            }
+            let (usual, period) = match self.stores.get() {
+                SlotStores::Cached => return Fill::Cached,
+                SlotStores::Streamed => return Fill::Streamed,
+                SlotStores::Measured if self.balance.get() > 0 => (Fill::Streamed, FAR_PERIOD),
+                SlotStores::Measured => (Fill::Cached, NEAR_PERIOD),
             };
-            streams && len_bytes >= LONG_SLOT_BYTES
+            if may_time && self.is_due(len_bytes, period) { Fill::Timed } else { usual }
         }
 
-        /// Whether a slot of a far consumer is one that is timed.
-        fn is_probe(&self, len_bytes: usize) -> bool {
-            if len_bytes < TIMED_BYTES {
+        /// Counts a slot, and says whether its time is to be taken.
+        fn is_due(&self, len_bytes: usize, period: u32) -> bool {
+            if self.touched.get() < UNTOUCHED {
+                self.touched.set(self.touched.get() + 1);
                 return false;
             }
             let untimed = self.untimed.get();
-            self.untimed.set(untimed.saturating_add(1));
-            untimed >= FAR_PERIOD
+            let counts = if len_bytes < DRAINED_BELOW_BYTES { 1 } else { LONG_COUNTS };
+            self.untimed.set(untimed.saturating_add(counts));
+            untimed >= period
         }
 
         pub(crate) fn set(&self, stores: SlotStores) {
             self.stores.set(stores);
         }
 
-        /// The time, before a slot is filled through the caches, if it is taken.
-        #[inline]
-        pub(crate) fn filling(&self, len_bytes: usize) -> Option<u64> {
-            if len_bytes < TIMED_BYTES || self.stores.get() != SlotStores::Measured {
-                return None;
+        /// Fills a slot through the caches and takes the time.
+        #[inline(never)]
+        pub(crate) fn time(&self, len_bytes: usize, fill: impl FnOnce()) {
+            let began = now();
+            fill();
+            let mut allowed = len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS;
+            if len_bytes < DRAINED_BELOW_BYTES {
+                // SAFETY: every x86-64 CPU has it.
+                unsafe { _mm_mfence() };
+                allowed += DRAIN_TICKS;
             }
-            if self.touched.get() < UNTOUCHED {
-                self.touched.set(self.touched.get() + 1);
-                return None;
-            }
-            let untimed = self.untimed.get();
-            self.untimed.set(untimed.saturating_add(1));
-            (untimed >= NEAR_PERIOD).then(now)
+            self.note(now().wrapping_sub(began) > allowed);
         }
 
-        /// It is filled.
-        #[inline]
-        pub(crate) fn filled(&self, began: u64, len_bytes: usize) {
-            self.note(now().wrapping_sub(began), len_bytes as u64 / LINE_BYTES);
-        }
-
-        pub(super) fn note(&self, ticks: u64, lines: u64) {
-            let vote = if ticks > lines * FAR_LINE_TICKS { 1 } else { -1 };
+        /// A slot was slow, or fast.
+        fn note(&self, is_slow: bool) {
+            let vote = if is_slow { 1 } else { -1 };
             self.balance.set((self.balance.get() + vote).clamp(-MEMORY, MEMORY));
             self.untimed.set(0);
         }
@@ -153,57 +168,70 @@ mod measured {
         use super::*;
 
         const SLOT: usize = 64 << 10;
-        const LINES: u64 = SLOT as u64 / LINE_BYTES;
-        const SLOW: u64 = LINES * FAR_LINE_TICKS + 1;
 
         #[test]
         fn the_latest_slots_decide_and_a_stray_one_does_not() {
             let distance = Distance::default();
-            assert!(!distance.streams(SLOT, true), "near until measured");
-            distance.note(SLOW, LINES);
-            assert!(distance.streams(LONG_SLOT_BYTES, true) && !distance.streams(LONG_SLOT_BYTES - 1, true));
-            (0..100).for_each(|_| distance.note(SLOW - 1, LINES));
-            assert!(!distance.streams(SLOT, true));
-            distance.note(1 << 30, LINES);
-            assert!(!distance.streams(SLOT, true), "an interrupt");
-            (0..MEMORY).for_each(|_| distance.note(SLOW, LINES));
-            assert!(distance.streams(SLOT, true), "the rank has moved");
+            assert_eq!(distance.fill(SLOT, false), Fill::Cached, "near until measured");
+            distance.note(true);
+            assert_eq!(distance.fill(LONG_SLOT_BYTES, false), Fill::Streamed);
+            assert_eq!(distance.fill(LONG_SLOT_BYTES - 1, false), Fill::Cached);
+            (0..100).for_each(|_| distance.note(false));
+            assert_eq!(distance.fill(SLOT, false), Fill::Cached);
+            distance.note(true);
+            assert_eq!(distance.fill(SLOT, false), Fill::Cached, "an interrupt");
+            (0..MEMORY).for_each(|_| distance.note(true));
+            assert_eq!(distance.fill(SLOT, false), Fill::Streamed, "the rank has moved");
         }
 
         #[test]
         fn some_slots_are_timed_of_near_consumers_and_fewer_of_far_ones() {
-            let distance = Distance::default();
-            let timed = |slots: u32| {
-                let through_caches = (0..slots).filter(|_| !distance.streams(SLOT, true));
-                let timed = through_caches.filter_map(|_| distance.filling(SLOT));
-                timed.map(|_| distance.note(if distance.balance.get() > 0 { SLOW } else { 0 }, LINES)).count()
-            };
-            assert_eq!(timed(UNTOUCHED), 0, "their pages may be touched for the first time");
-            assert_eq!(timed(9 * NEAR_PERIOD + 9), 9);
-            assert!(distance.filling(TIMED_BYTES - 1).is_none());
-            (0..9).for_each(|_| distance.note(SLOW, LINES));
-            assert!(
-                (0..2 * FAR_PERIOD).all(|_| distance.streams(SLOT, false)),
-                "what cannot be timed is no probe"
-            );
-            assert_eq!(timed(4 * FAR_PERIOD + 4), 4);
+            for (len_bytes, counts) in [(SLOT, LONG_COUNTS), (LONG_SLOT_BYTES, 1)] {
+                let (near, far) = (NEAR_PERIOD / counts, FAR_PERIOD / counts);
+                let distance = Distance::default();
+                let timed = |slots: u32, are_slow: bool| {
+                    let timed = (0..slots).filter(|_| distance.fill(len_bytes, true) == Fill::Timed);
+                    timed.map(|_| distance.note(are_slow)).count()
+                };
+                assert_eq!(timed(UNTOUCHED, false), 0, "their pages may be touched for the first time");
+                assert_eq!(timed(9 * near + 9, false), 9);
+                (0..9).for_each(|_| distance.note(true));
+                assert!(
+                    (0..2 * far).all(|_| distance.fill(len_bytes, false) == Fill::Streamed),
+                    "what may not be timed is not"
+                );
+                assert_eq!(timed(4 * far + 4, true), 4);
+                assert!((0..2 * far).all(|_| distance.fill(LONG_SLOT_BYTES - 1, true) == Fill::Cached));
+            }
+        }
+
+        #[test]
+        fn what_takes_long_is_found_far() {
+            for len_bytes in [LONG_SLOT_BYTES, SLOT] {
+                let distance = Distance::default();
+                distance.time(len_bytes, || std::thread::sleep(std::time::Duration::from_millis(1)));
+                assert_eq!(distance.fill(SLOT, false), Fill::Streamed);
+                // One that an interrupt lengthened would be taken for slow.
+                (0..9).for_each(|_| distance.time(len_bytes, || ()));
+                assert_eq!(distance.fill(SLOT, false), Fill::Cached);
+            }
         }
 
         #[test]
         fn the_user_has_the_last_word() {
             let distance = Distance::default();
             distance.set(SlotStores::Streamed);
-            assert!(distance.streams(LONG_SLOT_BYTES, true));
-            distance.note(1 << 30, 1);
+            assert!((0..9 * FAR_PERIOD).all(|_| distance.fill(LONG_SLOT_BYTES, true) == Fill::Streamed));
+            distance.note(true);
             distance.set(SlotStores::Cached);
-            assert!(!distance.streams(SLOT, true) && distance.filling(SLOT).is_none());
+            assert!((0..9 * FAR_PERIOD).all(|_| distance.fill(SLOT, true) == Fill::Cached));
         }
     }
 }
 
 #[cfg(not(all(feature = "cpu", target_arch = "x86_64", not(miri))))]
 mod unknown {
-    use super::SlotStores;
+    use super::{Fill, SlotStores};
 
     /// Nothing: there is one way to store.
     #[derive(Default)]
@@ -211,19 +239,17 @@ mod unknown {
 
     impl Distance {
         #[inline(always)]
-        pub(crate) fn streams(&self, _len_bytes: usize, _is_timed: bool) -> bool {
-            false
+        pub(crate) fn fill(&self, _len_bytes: usize, _may_time: bool) -> Fill {
+            Fill::Cached
         }
 
         #[allow(dead_code, reason = "kernels of GPUs have nobody who asks for it")]
         pub(crate) fn set(&self, _stores: SlotStores) {}
 
+        #[allow(dead_code, reason = "as `set`")]
         #[inline(always)]
-        pub(crate) fn filling(&self, _len_bytes: usize) -> Option<u64> {
-            None
+        pub(crate) fn time(&self, _len_bytes: usize, fill: impl FnOnce()) {
+            fill();
         }
-
-        #[inline(always)]
-        pub(crate) fn filled(&self, _began: u64, _len_bytes: usize) {}
     }
 }

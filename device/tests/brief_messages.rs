@@ -5,14 +5,15 @@ use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::coll::send_recv::{self, BriefExchange};
 use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers};
+use oxccl_device::gpu::cpu::reduce::set_asking_pays;
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
-use oxccl_device::prims::brief::Brief;
+use oxccl_device::prims::brief::{Brief, halves_pay};
 use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::reduce;
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, PoisonError};
 
 const LAYOUT: ConnLayout =
     ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
@@ -76,10 +77,28 @@ impl Drop for Memory {
     }
 }
 
+/// How two ranks are tested.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// Which ranks send in buffers that change hands.
+    uses: [bool; 2],
+    /// As on processors where asking ahead pays, and halves do.
+    asks: bool,
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    any::<([bool; 2], bool)>().prop_map(|(uses, asks)| Kind { uses, asks })
+}
+
+/// What is decided for the process is decided for one test at a time.
+static PROCESSOR: Mutex<()> = Mutex::new(());
+
 /// Runs `body` on both ranks, a thread each.
-fn on_both<R: Send>(uses: [bool; 2], body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
+fn on_both<R: Send>(kind: Kind, body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
+    let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    set_asking_pays(kind.asks);
     let memory = Memory::new();
-    let [first, second] = memory.ranks(uses);
+    let [first, second] = memory.ranks(kind.uses);
     std::thread::scope(|scope| {
         let body = &body;
         let other = scope.spawn(move || body(1, &second.0, &second.1));
@@ -168,9 +187,9 @@ proptest! {
     #[test]
     fn messages_arrive_whichever_way_either_rank_takes(
         messages in prop::collection::vec((lens(), lens(), paths(), paths()), 1..30),
-        uses in any::<[bool; 2]>(),
+        kind in kinds(),
     ) {
-        let received = on_both(uses, |rank, send, recv| {
+        let received = on_both(kind, |rank, send, recv| {
             let each = messages.iter().enumerate().map(|(at, (of_0, of_1, by_0, by_1))| {
                 let (own, theirs, path) = if rank == 0 { (*of_0, *of_1, *by_0) } else { (*of_1, *of_0, *by_1) };
                 let (mut sent, mut received) = (content(rank, at, own), vec![0; theirs]);
@@ -186,9 +205,9 @@ proptest! {
     }
 
     #[test]
-    fn collectives_are_those_of_whole_messages(len in lens(), in_place in any::<bool>(), by_rank in any::<bool>(), uses in any::<[bool; 2]>()) {
+    fn collectives_are_those_of_whole_messages(len in lens(), in_place in any::<bool>(), by_rank in any::<bool>(), kind in kinds()) {
         prop_assume!(len < 8 << 10);
-        let results = on_both(uses, |rank, send, recv| {
+        let results = on_both(kind, |rank, send, recv| {
             let (input, mut output) = (content(rank, 0, len), vec![0; len]);
             if in_place {
                 output.copy_from_slice(&input);
@@ -209,8 +228,11 @@ proptest! {
 /// What the peer sends in return waits for as long as our second half takes.
 #[test]
 fn long_messages_go_in_halves_and_broadcasts_whole() {
-    for (len, slots) in [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2)] {
-        let steps = on_both([true; 2], |rank, send, recv| {
+    let cases = [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2), (8 << 10, 1)];
+    for ((len, halves), asks) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let kind = Kind { uses: [true; 2], asks };
+        let steps = on_both(kind, |rank, send, recv| {
+            let slots = if halves_pay() { halves } else { 1 };
             let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
             exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);
             let exchanged = (send.step().0, recv.step().0);
@@ -219,17 +241,20 @@ fn long_messages_go_in_halves_and_broadcasts_whole() {
             let work = PairWork { func, src, dst, len_bytes: len, rank, root, tag: 9, by_rank: true };
             // SAFETY: both buffers have that length; on one thread.
             with_block(|block| unsafe { pair::run(block, (send, recv), &work) }).unwrap();
-            (exchanged, send.step().0 + recv.step().0)
+            assert_eq!(exchanged, (slots, slots), "{len} bytes, {kind:?}");
+            (exchanged.0 + exchanged.1 + 1, send.step().0 + recv.step().0)
         });
-        assert_eq!(steps, [((slots, slots), 2 * slots + 1); 2], "{len} bytes");
+        assert!(steps.iter().all(|(expected, found)| expected == found), "{len} bytes: {steps:?}");
     }
 }
 
 /// What a rank has just read is what it fills next, if it uses buffers; what its peer does makes no difference.
 #[test]
 fn the_next_message_goes_where_the_latest_came() {
-    for (uses, len) in [([true; 2], 9000), ([true; 2], 16 << 10), ([true, false], 16 << 10)] {
-        let [first, second] = on_both(uses, |rank, send, recv| {
+    for (uses, len) in
+        [([true; 2], 1 << 10), ([true; 2], 9000), ([true; 2], 16 << 10), ([true, false], 16 << 10)]
+    {
+        let [first, second] = on_both(Kind { uses, asks: false }, |rank, send, recv| {
             let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
             let place = || send.message(len).addr();
             let mut places = vec![place()];
@@ -260,7 +285,7 @@ fn the_next_message_goes_where_the_latest_came() {
 #[test]
 fn nobody_waits_for_a_credit_before_it_receives() {
     let (met, len) = (Barrier::new(2), 4 << 10);
-    let received = on_both([true; 2], |rank, send, recv| {
+    let received = on_both(Kind { uses: [true; 2], asks: true }, |rank, send, recv| {
         let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
         let mut small = [[rank as u8; 8]; 7];
         for buffer in &mut small {

@@ -64,6 +64,17 @@ fn word(step: u64, at: usize) -> u64 {
 fn run(
     conns: Conns<'_>,
     action: Action,
+    before: impl FnMut(u64, &mut [u64]),
+    after: impl FnMut(u64, &[u64]),
+) {
+    run_bypassing(false, conns, action, before, after);
+}
+
+/// As [`run`], with outputs that bypass the caches.
+fn run_bypassing(
+    bypasses: bool,
+    conns: Conns<'_>,
+    action: Action,
     mut before: impl FnMut(u64, &mut [u64]),
     mut after: impl FnMut(u64, &[u64]),
 ) {
@@ -82,7 +93,7 @@ fn run(
             src_position: 0,
             src: if action.src { words.as_ptr().cast() } else { null() },
             dst: if action.dst { words.as_mut_ptr().cast() } else { null_mut() },
-            stream: false,
+            stream: bypasses,
         };
         // SAFETY: the buffer is as long as the slice, which fits a slot.
         unsafe { run_slice::<_, Simple>(&block, conns, &slice) }.unwrap();
@@ -127,13 +138,16 @@ fn fill(step: u64, words: &mut [u64]) {
     (0..).zip(words).for_each(|(at, to)| *to = word(step, at));
 }
 
-/// Receives slots of words that are `times` the sender's.
+/// The words are `times` the sender's.
+fn check(step: u64, words: &[u64], stores: SlotStores, times: u64) {
+    let wrong = (0..).zip(words).find(|(at, found)| **found != word(step, *at).wrapping_mul(times));
+    assert!(wrong.is_none(), "{stores:?}, step {step}: {wrong:?} of {} words", words.len());
+}
+
+/// Receives slots of such words.
 fn receive(recv: &[RecvConn], stores: SlotStores, times: u64) {
-    let check = |step, words: &[u64]| {
-        let wrong = (0..).zip(words).find(|(at, found)| **found != word(step, *at).wrapping_mul(times));
-        assert!(wrong.is_none(), "{stores:?}, step {step}: {wrong:?} of {} words", words.len());
-    };
-    run(Conns { send: &[], recv }, Action::RECV, |_, _| (), check);
+    let received = |step, words: &[u64]| check(step, words, stores, times);
+    run(Conns { send: &[], recv }, Action::RECV, |_, _| (), received);
 }
 
 #[test]
@@ -144,6 +158,26 @@ fn what_is_published_has_arrived() {
         std::thread::scope(|scope| {
             scope.spawn(move || run(Conns { send: &send, recv: &[] }, Action::SEND, fill, |_, _| ()));
             receive(&recv, stores, 1);
+        });
+    }
+}
+
+/// Now and then a slot's time is taken, and then it is copied apart from the output.
+#[test]
+fn what_is_handed_on_has_arrived() {
+    for (stores, bypasses) in
+        [(SlotStores::Streamed, false), (SlotStores::Measured, false), (SlotStores::Measured, true)]
+    {
+        let (first, second) = (Pipe::new(), Pipe::new());
+        let ((send, recv), (onward, last)) = (first.ends(stores), second.ends(stores));
+        std::thread::scope(|scope| {
+            scope.spawn(move || run(Conns { send: &send, recv: &[] }, Action::SEND, fill, |_, _| ()));
+            scope.spawn(move || {
+                let kept = |step, words: &[u64]| check(step, words, stores, 1);
+                let conns = Conns { send: &onward, recv: &recv };
+                run_bypassing(bypasses, conns, Action::RECV_COPY_SEND, |_, _| (), kept)
+            });
+            receive(&last, stores, 1);
         });
     }
 }

@@ -148,8 +148,8 @@ pub struct BriefExchange {
     pub received: Brief,
 }
 
-/// Transfers both messages, if both are brief and fit slots of Simple, and one can be sent at once. Otherwise nothing is done. Returns whether
-/// it did. The peers cannot tell.
+/// Transfers both messages, if both fit a slot of Simple, neither is read out of its sender's memory, and one can be sent at once. Otherwise
+/// nothing is done. Returns whether it did. The peers cannot tell.
 ///
 /// # Safety
 /// 1. `src` is readable and `dst` writable for the messages' lengths, and they do not overlap.
@@ -163,9 +163,8 @@ pub unsafe fn exchange_brief<B: Block>(
 ) -> Result<bool, Stop> {
     let (to, from) = (&conns.send[work.send as usize], &conns.recv[work.recv as usize]);
     let (sent, received) = (work.sent.len_bytes, work.received.len_bytes);
-    let is_brief = |len, slot_bytes| brief::is_brief(len) && len <= slot_bytes as usize;
-    if !is_brief(sent, to.layout().simple_slot_bytes)
-        || !is_brief(received, from.layout().simple_slot_bytes)
+    if sent > to.layout().simple_slot_bytes as usize
+        || received > from.layout().simple_slot_bytes as usize
         || to.offers(sent)
         || from.reads(received).is_some()
         || !to.poll_credits(brief::SLOTS_MAX)

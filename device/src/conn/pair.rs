@@ -1,15 +1,11 @@
 //! The buffers that a pair of processors hand to and fro ([`oxccl_shared::fifo::PingPong`]).
 
 use super::end::words;
-use super::{RecvConn, SendConn};
-use crate::distance::LONG_SLOT_BYTES;
+use super::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
 use core::cell::Cell;
 use oxccl_shared::abi::ConnEnd;
 use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, PingPong, Place};
 use std::sync::Arc;
-
-/// Shortest message in a buffer: the paths of shorter ones look at slots alone.
-pub const PING_PONG_MIN_BYTES: usize = LONG_SLOT_BYTES;
 
 /// Bytes of a connection's buffers, which lie behind it, if it has slots of Simple of so many bytes.
 pub const fn buffers_bytes(slot_bytes: usize) -> usize {

@@ -3,7 +3,7 @@
 use super::end::{Counter, Spread, load, slot, words};
 #[cfg(feature = "cpu")]
 use super::end::{INVITED, offer};
-use crate::distance::{Distance, SlotStores};
+use crate::distance::{Distance, Fill, SlotStores};
 use crate::gpu::{Awaited, End, Wait};
 #[cfg(feature = "cpu")]
 use crate::traffic::Traffic;
@@ -167,32 +167,22 @@ impl SendConn {
         self.spread.is_on()
     }
 
-    /// Whether a slot of Simple takes so many bytes best by stores that bypass the caches, and by others now and then if its time may be
-    /// taken.
+    /// How a slot of Simple takes so many bytes best. Of what is copied as it is the time may be taken, now and then.
     #[inline(always)]
-    pub fn streams(&self, len_bytes: usize, is_timed: bool) -> bool {
+    pub fn fill(&self, len_bytes: usize, may_time: bool) -> Fill {
         // What has just been read is in our caches.
         #[cfg(feature = "cpu")]
         if self.pair.has_chosen() {
-            return false;
+            return Fill::Cached;
         }
-        self.distance.streams(len_bytes, is_timed)
+        self.distance.fill(len_bytes, may_time)
     }
 
-    /// Before a slot is filled through the caches with so many bytes by a plain copy: what [`Self::filled`] wants to have.
+    /// Fills a slot by `fill` and takes the time, as [`Self::fill`] says.
+    #[cfg(feature = "cpu")]
     #[inline(always)]
-    pub(crate) fn filling(&self, len_bytes: usize) -> Option<u64> {
-        #[cfg(feature = "cpu")]
-        if self.pair.has_chosen() {
-            return None;
-        }
-        self.distance.filling(len_bytes)
-    }
-
-    /// It is filled.
-    #[inline(always)]
-    pub(crate) fn filled(&self, began: u64, len_bytes: usize) {
-        self.distance.filled(began, len_bytes);
+    pub(crate) fn time(&self, len_bytes: usize, fill: impl FnOnce()) {
+        self.distance.time(len_bytes, fill);
     }
 
     /// Says how slots are filled. A connection whose consumer is a proxy is filled through the caches: the proxy reads next.

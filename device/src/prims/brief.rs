@@ -5,13 +5,15 @@
 //! left of it where all is known before. The peer cannot tell.
 
 use crate::conn::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
+use crate::distance::Fill;
 use crate::gpu::cpu::reduce::{ask_to_read, asking_pays, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
 use core::ptr::null_mut;
 use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
-/// Whether a message of so many bytes is brief: it begins where its slot does, and nobody takes the time of its copy.
+/// Whether a message of so many bytes is brief: it begins where its slot does. Longer ones may come here too, where nothing else is done with
+/// them than with brief ones.
 #[inline(always)]
 pub const fn is_brief(len_bytes: usize) -> bool {
     len_bytes < SPREAD_MIN_BYTES
@@ -24,10 +26,18 @@ pub(crate) fn asks_both_ways(len_bytes: usize) -> bool {
     len_bytes <= SlotLine::PAYLOAD_BYTES && asking_pays()
 }
 
-/// Shortest message that goes in two slots, a half in each. Two ranks that exchange messages fill their slots at the same time, and what
-/// either waits for then is the first line of the other's: with halves it has been there for as long as the second half took. A program
-/// that does nothing else takes 0.47 us for 2 KiB instead of 0.53, 0.74 for 4 KiB instead of 0.91 (docs/measurements/2026-11-26-cpu-messages.md).
+/// Shortest message that goes in two slots, a half in each, on the processors of [`halves_pay`]. Two ranks that exchange messages fill their
+/// slots at the same time, and what either waits for then is the first line of the other's: with halves it has been there for as long as the
+/// second half took. A program that does nothing else takes 0.47 us for 2 KiB instead of 0.53, 0.74 for 4 KiB instead of 0.91
+/// (docs/measurements/2026-11-26-cpu-messages.md).
 const HALVED_MIN_BYTES: usize = 2 << 10;
+
+/// Whether halves are faster: on Intel's processors, where that was measured. On others a message lies whole in a buffer that its sender has
+/// just read, and 4 KiB take 0.92 of the time (docs/measurements/2026-11-29-cpu-zen4.md). Both ends are processors of one host, and say the same.
+#[inline(always)]
+pub fn halves_pay() -> bool {
+    asking_pays()
+}
 
 /// Slots that a message takes at most.
 pub(crate) const SLOTS_MAX: usize = 2;
@@ -39,7 +49,7 @@ pub struct Brief {
     pub tag: u32,
     /// Its length.
     pub len_bytes: usize,
-    /// Whether it goes in halves if it is long enough. Where nobody sends anything in return, these would be two messages instead of one.
+    /// Whether it may go in halves. Where nobody sends anything in return, these would be two messages instead of one.
     pub in_halves: bool,
 }
 
@@ -49,7 +59,8 @@ impl Brief {
     #[inline(always)]
     pub(crate) fn piece(&self, is_spread: bool, at: usize) -> SlotHeader {
         let mut len_bytes = self.len_bytes - at;
-        if self.len_bytes >= HALVED_MIN_BYTES && self.in_halves && is_spread {
+        let may_be_halved = self.len_bytes >= HALVED_MIN_BYTES && is_brief(self.len_bytes);
+        if may_be_halved && self.in_halves && is_spread && halves_pay() {
             len_bytes = len_bytes.min(self.len_bytes.div_ceil(2).next_multiple_of(64));
         }
         SlotHeader { tag: self.tag, len_bytes: len_bytes as u32 }
@@ -59,7 +70,7 @@ impl Brief {
 /// Sends the message at `src`, each slot when there is a credit for it.
 ///
 /// # Safety
-/// 1. The block is one thread; the message is [brief](is_brief) and fits a slot.
+/// 1. The block is one thread; the message fits a slot.
 /// 2. `src` is readable for its length.
 #[inline(always)]
 pub(crate) unsafe fn send<B: Block>(
@@ -116,7 +127,7 @@ pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
         return unsafe { fill_longer(conn, header, src) };
     }
     // SAFETY: obligation 1: the slot is empty, and no user's memory.
-    unsafe { copy(conn.short_message(len), src, len, conn.streams(len, false)) };
+    unsafe { copy(conn.short_message(len), src, len, false) };
     conn.publish_next(header);
     conn.ask_for_next(len);
 }
@@ -128,10 +139,17 @@ pub(crate) unsafe fn fill(conn: &SendConn, header: SlotHeader, src: *const u8) {
 #[inline(never)]
 unsafe fn fill_longer(conn: &SendConn, header: SlotHeader, src: *const u8) {
     let len = header.len_bytes as usize;
+    let to = conn.message(len);
     // SAFETY: obligation 1: the slot is empty, or the buffer ours, and neither is user's memory.
-    unsafe { copy(conn.message(len), src, len, conn.streams(len, false)) };
+    let copy = |streams| unsafe { copy(to, src, len, streams) };
+    match conn.fill(len, true) {
+        Fill::Timed => conn.time(len, || copy(false)),
+        fill => copy(fill == Fill::Streamed),
+    }
     conn.publish_next_message(header);
-    conn.ask_for_next(len);
+    if is_brief(len) {
+        conn.ask_for_next(len);
+    }
 }
 
 /// Waits for a message. Asks once, not in each poll, where its slot is published.

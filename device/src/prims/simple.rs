@@ -2,7 +2,9 @@
 
 use super::{Proto, Slice};
 use crate::conn::{Conns, RecvConn};
-use crate::distance::LONG_SLOT_BYTES;
+#[cfg(feature = "cpu")]
+use crate::conn::{PING_PONG_MIN_BYTES, SendConn};
+use crate::distance::Fill;
 use crate::gpu::{Block, How, Stop};
 use core::cmp::Ordering;
 use core::ptr::null_mut;
@@ -22,13 +24,14 @@ impl<B: Block> Proto<B> for Simple {
 
     #[inline(always)]
     unsafe fn transfer(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Result<(), Stop> {
-        // SAFETY: obligations 1 and 2 are passed on.
-        unsafe {
-            match cfg!(feature = "cpu") && slice.len_bytes() >= LONG_SLOT_BYTES {
-                true => reduce_copy_long(block, conns, slice),
-                false => reduce_copy::<B, false>(block, conns, slice),
-            }
-        };
+        #[cfg(feature = "cpu")]
+        if slice.len_bytes() >= PING_PONG_MIN_BYTES {
+            // SAFETY: obligations 1 and 2 are passed on.
+            unsafe { reduce_copy_long(block, conns, slice) };
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { reduce_copy::<B, false>(block, conns, slice) };
         Ok(())
     }
 
@@ -65,16 +68,10 @@ impl<B: Block> Proto<B> for Simple {
 #[inline(always)]
 unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
-    // Of plain copies into one slot the time may be taken.
-    let is_timed = LONG
-        && slice.recv().is_empty()
-        && !(slice.action.src && block.has_pre())
-        && slice.send().len() == 1
-        && !slice.stream;
     let mut slots = slice.send().iter().map(|&i| {
         let conn = &conns.send[i as usize];
         match LONG {
-            true => Out { to: conn.message(len), stream: conn.streams(len, is_timed) },
+            true => Out { to: conn.message(len), stream: conn.fill(len, false) == Fill::Streamed },
             false => Out { to: conn.short_message(len), stream: false },
         }
     });
@@ -84,14 +81,8 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
         (true, Some(slot)) => (slot, slots.next().unwrap_or(Out::NONE)),
         (true, None) => return,
     };
-    let goes_cached = is_timed && !out.stream && !out2.stream;
-    let timed = goes_cached.then(|| &conns.send[slice.send()[0] as usize]);
-    let began = timed.and_then(|conn| conn.filling(len));
     // SAFETY: obligation 1; slots are disjoint from each other and from user memory.
     unsafe { combine_all::<B, LONG>(block, conns, slice, [out, out2]) };
-    if let (Some(conn), Some(began)) = (timed, began) {
-        conn.filled(began, len);
-    }
     // What has bypassed the caches takes long to read again.
     let is_second_better =
         if slice.action.dst { !out2.stream || out.stream } else { out.stream && !out2.stream };
@@ -111,10 +102,62 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
+#[cfg(feature = "cpu")]
 #[inline(never)]
 unsafe fn reduce_copy_long<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     // SAFETY: obligation 1.
-    unsafe { reduce_copy::<B, true>(block, conns, slice) };
+    unsafe {
+        match (plain_source(block, conns, slice), slice.send()) {
+            (Some(src), &[index]) => copy_long(block, &conns.send[index as usize], slice, src),
+            _ => reduce_copy::<B, true>(block, conns, slice),
+        }
+    }
+}
+
+/// What a slice does nothing with but copy it.
+#[cfg(feature = "cpu")]
+#[inline(always)]
+fn plain_source<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Option<*const u8> {
+    match (slice.action.src, slice.recv()) {
+        _ if slice.action.finish => None,
+        (true, []) if !block.has_pre() => Some(slice.src),
+        (false, &[index]) => Some(conns.recv[index as usize].message(slice.len_bytes()).cast_const()),
+        _ => None,
+    }
+}
+
+/// Copies `src` to the slice's output, if it has one, and into the next slot.
+///
+/// The time that is taken is that of the slot alone, after the copy to the output has brought `src` into our caches. The ranks of a chain send
+/// nothing of their own: they find out here how far the next one is, or never.
+///
+/// # Safety
+/// 1. As [`Proto::transfer`]; `src` is the [`plain_source`].
+#[cfg(feature = "cpu")]
+#[inline(always)]
+unsafe fn copy_long<B: Block>(block: &B, conn: &SendConn, slice: &Slice<'_>, src: *const u8) {
+    let len = slice.len_bytes();
+    let to = conn.message(len);
+    let kept = How { stream: slice.stream, ..How::default() };
+    let may_time = slice.action.dst || slice.recv().is_empty();
+    // SAFETY: obligation 1; a slot is disjoint from others and from user memory.
+    unsafe {
+        match (conn.fill(len, may_time), slice.action.dst) {
+            (Fill::Timed, has_dst) => {
+                if has_dst {
+                    block.map_bulk(slice.dst, null_mut(), src, len, kept);
+                }
+                conn.time(len, || block.map_bulk(to, null_mut(), src, len, How::default()));
+            }
+            (fill, true) => {
+                block.map_bulk(slice.dst, to, src, len, How { stream2: fill == Fill::Streamed, ..kept });
+            }
+            (fill, false) => {
+                let stream = fill == Fill::Streamed;
+                block.map_bulk(to, null_mut(), src, len, How { stream, ..How::default() });
+            }
+        }
+    }
 }
 
 /// Where a result goes, or null.

@@ -48,10 +48,10 @@ impl Cma {
     }
 }
 
-/// Reading pays up to this many times the time of memcpy, for a message within one process. The kernel looks up and holds each page. With the
-/// mitigations of some processors it takes eight times as long as memcpy. Then two copies through slots are faster: both ranks copy at the same
-/// time (docs/measurements/2026-11-28-cpu-zen5.md).
-const KERNEL_MAX: u32 = 6;
+/// Reading pays up to this many times the time of memcpy, for a message within one process. The kernel looks up and holds each page. On a Xeon
+/// it takes twice as long as memcpy, and reading is faster. On AMD's processors, with the mitigations that they need, it takes five to nine times
+/// as long, and two copies are faster, one by each rank, through buffers that change hands (docs/measurements/2026-11-29-cpu-zen4.md).
+const KERNEL_MAX: u32 = 3;
 
 /// Whether one copy by this kernel is faster than two by the ranks, found out once in the life of a process, in some 50 us.
 fn kernel_copies_fast() -> bool {
@@ -157,6 +157,7 @@ mod tests {
         // As measured on a Xeon and on a Zen 5.
         assert!(pays(Duration::from_nanos(3650), Duration::from_nanos(1810)));
         assert!(!pays(Duration::from_nanos(4380), Duration::from_nanos(490)));
+        assert!(!pays(Duration::from_nanos(5540), Duration::from_nanos(1130)));
         assert!(Cma::Permit.is_on() && !Cma::Off.is_on());
     }
 

@@ -8,7 +8,7 @@
 //! That holds for Intel's Xeons. On AMD's Zen 5 memcpy takes less than half the time of any loop of loads and stores, from 1 KiB on, and what is
 //! asked for comes no sooner (docs/measurements/2026-11-28-cpu-zen5.md). So only processors on which it was seen to pay do it.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Lines that are asked for before the copy comes to them: 256 bytes to 2 KiB take the same time.
 const AHEAD_BYTES: usize = 512;
@@ -31,8 +31,30 @@ pub(super) fn pays(len_bytes: usize) -> bool {
 /// Whether this processor has lines sooner that are asked for ahead.
 #[inline(always)]
 pub(crate) fn asking_pays() -> bool {
-    static PAYS: OnceLock<bool> = OnceLock::new();
-    cfg!(all(target_arch = "x86_64", not(miri))) && *PAYS.get_or_init(is_intel)
+    cfg!(all(target_arch = "x86_64", not(miri)))
+        && match PAYS.load(Relaxed) {
+            UNKNOWN => find_out(),
+            known => known == YES,
+        }
+}
+
+/// Decides it for this process, whatever its processor is: tests run either way on any machine.
+#[doc(hidden)]
+pub fn set_asking_pays(pays: bool) {
+    PAYS.store(if pays { YES } else { NO }, Relaxed);
+}
+
+static PAYS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+
+#[cold]
+#[inline(never)]
+fn find_out() -> bool {
+    let pays = is_intel();
+    set_asking_pays(pays);
+    pays
 }
 
 /// Whether CPUID leaf 0 says `GenuineIntel`.

@@ -28,6 +28,7 @@ mod machine;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::CombineKind;
 
+pub use ahead::set_asking_pays;
 pub(crate) use ahead::{ask_to_read, ask_to_write, asking_pays};
 pub use machine::Machine;
 pub use ops::{CombineFn, Flags, MapFn, ReduceTable};
