@@ -69,12 +69,11 @@ mod measured {
     /// A line that takes longer to copy into a slot goes far. Cycles of the time-stamp counter, which counts 2 to 4 in a nanosecond.
     const FAR_LINE_TICKS: u64 = 40;
     const LINE_BYTES: u64 = 64;
-    /// Of a slot of fewer bytes most lines are still in the store buffer when the copy returns. Its time ends when they have left it.
-    const DRAINED_BELOW_BYTES: usize = 8 << 10;
-    /// Ticks that the last of these lines may take more: a round trip between two processors of a large Xeon.
+    /// Ticks that the last lines may take more to leave the store buffer: a round trip between two processors of a large Xeon.
     const DRAIN_TICKS: u64 = 512;
-    /// A slot of so many bytes or more counts for so many, others for one: waiting for the store buffer costs those more.
-    const LONG_COUNTS: u32 = 8;
+    /// A slot of so many bytes and more counts for several: waiting for the store buffer costs it little.
+    const CHEAP_BYTES: usize = 8 << 10;
+    const CHEAP_COUNTS: u32 = 4;
     /// One in so many slots of a near consumer is timed.
     const NEAR_PERIOD: u32 = 64;
     /// One in so many slots of a far consumer goes through the caches, and is timed. It takes some four times as long as the others.
@@ -120,7 +119,7 @@ mod measured {
                 return false;
             }
             let untimed = self.untimed.get();
-            let counts = if len_bytes < DRAINED_BELOW_BYTES { 1 } else { LONG_COUNTS };
+            let counts = if len_bytes < CHEAP_BYTES { 1 } else { CHEAP_COUNTS };
             self.untimed.set(untimed.saturating_add(counts));
             untimed >= period
         }
@@ -129,18 +128,15 @@ mod measured {
             self.stores.set(stores);
         }
 
-        /// Fills a slot through the caches and takes the time.
+        /// Fills a slot through the caches and takes the time until its lines have left the store buffer, which is as long as 4 KiB.
         #[inline(never)]
         pub(crate) fn time(&self, len_bytes: usize, fill: impl FnOnce()) {
             let began = now();
             fill();
-            let mut allowed = len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS;
-            if len_bytes < DRAINED_BELOW_BYTES {
-                // SAFETY: every x86-64 CPU has it.
-                unsafe { _mm_mfence() };
-                allowed += DRAIN_TICKS;
-            }
-            self.note(now().wrapping_sub(began) > allowed);
+            // SAFETY: every x86-64 CPU has it.
+            unsafe { _mm_mfence() };
+            let ticks = now().wrapping_sub(began);
+            self.note(ticks > len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS + DRAIN_TICKS);
         }
 
         /// A slot was slow, or fast.
@@ -186,7 +182,7 @@ mod measured {
 
         #[test]
         fn some_slots_are_timed_of_near_consumers_and_fewer_of_far_ones() {
-            for (len_bytes, counts) in [(SLOT, LONG_COUNTS), (LONG_SLOT_BYTES, 1)] {
+            for (len_bytes, counts) in [(SLOT, CHEAP_COUNTS), (LONG_SLOT_BYTES, 1)] {
                 let (near, far) = (NEAR_PERIOD / counts, FAR_PERIOD / counts);
                 let distance = Distance::default();
                 let timed = |slots: u32, are_slow: bool| {

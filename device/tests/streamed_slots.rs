@@ -184,8 +184,9 @@ fn what_is_handed_on_has_arrived() {
 
 #[test]
 fn what_is_reduced_and_published_has_arrived() {
-    for action in [Action::RECV_REDUCE_SEND, Action::RECV_REDUCE_COPY_SEND] {
-        let stores = SlotStores::Streamed;
+    let stores = [SlotStores::Streamed, SlotStores::Measured];
+    let actions = [Action::RECV_REDUCE_SEND, Action::RECV_REDUCE_COPY_SEND];
+    for (action, stores) in actions.into_iter().flat_map(|action| stores.map(|stores| (action, stores))) {
         let (first, second) = (Pipe::new(), Pipe::new());
         let ((send, recv), (onward, last)) = (first.ends(stores), second.ends(stores));
         std::thread::scope(|scope| {

@@ -1,14 +1,16 @@
 //! Primitives over Simple: whole slots at memory speed.
 
 use super::{Proto, Slice};
-use crate::conn::{Conns, RecvConn};
 #[cfg(feature = "cpu")]
-use crate::conn::{PING_PONG_MIN_BYTES, SendConn};
+use crate::conn::PING_PONG_MIN_BYTES;
+use crate::conn::{Conns, RecvConn};
 use crate::distance::Fill;
 use crate::gpu::{Block, How, Stop};
 use core::cmp::Ordering;
 use core::ptr::null_mut;
 use oxccl_shared::abi::{Protocol, SlotHeader};
+#[cfg(feature = "cpu")]
+use oxccl_shared::algo::Action;
 
 /// See [`oxccl_shared::proto::simple`].
 pub struct Simple;
@@ -100,62 +102,75 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
 
 /// As [`reduce_copy`], for slices whose slots are chosen and filled with more care. Apart, so that short ones take few instructions.
 ///
+/// Now and then the time is taken of the only slot, after all else, so that what goes into it is in our caches. The ranks of a chain send nothing
+/// that is theirs alone: they find out so how far the next one is, or never.
+///
 /// # Safety
 /// 1. As [`Proto::transfer`].
 #[cfg(feature = "cpu")]
 #[inline(never)]
 unsafe fn reduce_copy_long<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
-    // SAFETY: obligation 1.
-    unsafe {
-        match (plain_source(block, conns, slice), slice.send()) {
-            (Some(src), &[index]) => copy_long(block, &conns.send[index as usize], slice, src),
-            _ => reduce_copy::<B, true>(block, conns, slice),
+    let len = slice.len_bytes();
+    if let (&[index], Some(value)) = (slice.send(), value_apart(block, conns, slice)) {
+        let conn = &conns.send[index as usize];
+        let to = conn.message(len);
+        if conn.fill(len, true) == Fill::Timed {
+            // SAFETY: obligation 1.
+            let from = unsafe { combine_apart(block, conns, slice, value) };
+            // SAFETY: obligation 1; a slot is disjoint from others and from user memory.
+            conn.time(len, || unsafe { block.map_bulk(to, null_mut(), from, len, How::default()) });
+            return;
         }
     }
+    // SAFETY: obligation 1.
+    unsafe { reduce_copy::<B, true>(block, conns, slice) };
 }
 
-/// What a slice does nothing with but copy it.
+/// Where the value of a slice lies, if not in the slot that it goes into.
+#[cfg(feature = "cpu")]
+#[derive(Clone, Copy)]
+enum Value {
+    /// There, as it came.
+    Whole(*const u8),
+    /// It is computed there.
+    Reduced(*mut u8),
+}
+
+/// Where that is, if there is such a place that our caches have.
 #[cfg(feature = "cpu")]
 #[inline(always)]
-fn plain_source<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Option<*const u8> {
-    match (slice.action.src, slice.recv()) {
-        _ if slice.action.finish => None,
-        (true, []) if !block.has_pre() => Some(slice.src),
-        (false, &[index]) => Some(conns.recv[index as usize].message(slice.len_bytes()).cast_const()),
+fn value_apart<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Option<Value> {
+    let slot = |index: u16| conns.recv[index as usize].message(slice.len_bytes());
+    let (Action { dst, finish, .. }, is_changed) = (slice.action, block.has_pre());
+    match (slice.recv(), slice.action.src) {
+        ([], true) if !finish && !is_changed => Some(Value::Whole(slice.src)),
+        (&[index], false) if !finish && dst => Some(Value::Whole(slot(index))),
+        ([_, ..], true) if dst => (!slice.stream).then_some(Value::Reduced(slice.dst)),
+        // Ours until it is released.
+        (&[first, ..], true) if !is_changed => Some(Value::Reduced(slot(first))),
         _ => None,
     }
 }
 
-/// Copies `src` to the slice's output, if it has one, and into the next slot.
-///
-/// The time that is taken is that of the slot alone, after the copy to the output has brought `src` into our caches. The ranks of a chain send
-/// nothing of their own: they find out here how far the next one is, or never.
+/// Carries out a slice except for its only slot. Returns where the value lies then.
 ///
 /// # Safety
-/// 1. As [`Proto::transfer`]; `src` is the [`plain_source`].
+/// 1. As [`Proto::transfer`]; `value` is the [`value_apart`].
 #[cfg(feature = "cpu")]
-#[inline(always)]
-unsafe fn copy_long<B: Block>(block: &B, conn: &SendConn, slice: &Slice<'_>, src: *const u8) {
-    let len = slice.len_bytes();
-    let to = conn.message(len);
-    let kept = How { stream: slice.stream, ..How::default() };
-    let may_time = slice.action.dst || slice.recv().is_empty();
-    // SAFETY: obligation 1; a slot is disjoint from others and from user memory.
-    unsafe {
-        match (conn.fill(len, may_time), slice.action.dst) {
-            (Fill::Timed, has_dst) => {
-                if has_dst {
-                    block.map_bulk(slice.dst, null_mut(), src, len, kept);
-                }
-                conn.time(len, || block.map_bulk(to, null_mut(), src, len, How::default()));
-            }
-            (fill, true) => {
-                block.map_bulk(slice.dst, to, src, len, How { stream2: fill == Fill::Streamed, ..kept });
-            }
-            (fill, false) => {
-                let stream = fill == Fill::Streamed;
-                block.map_bulk(to, null_mut(), src, len, How { stream, ..How::default() });
-            }
+#[cold]
+unsafe fn combine_apart<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>, value: Value) -> *const u8 {
+    match value {
+        Value::Whole(from) if slice.action.dst => {
+            let how = How { stream: slice.stream, ..How::default() };
+            // SAFETY: obligation 1.
+            unsafe { block.map_bulk(slice.dst, null_mut(), from, slice.len_bytes(), how) };
+            from
+        }
+        Value::Whole(from) => from,
+        Value::Reduced(to) => {
+            // SAFETY: obligation 1: the user's output, or the first operand itself.
+            unsafe { combine_all::<B, true>(block, conns, slice, [Out { to, stream: false }, Out::NONE]) };
+            to
         }
     }
 }
@@ -176,7 +191,7 @@ impl Out {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`]; the outputs, of which the second may be null, are writable for the slice's length and disjoint from slots
-///    received; the first is the slice's `src` or disjoint from it.
+///    received; the first is the slice's `src` or disjoint from it. Or it is the first slot received, and the operator has no pre-operation.
 #[inline(always)]
 unsafe fn combine_all<B: Block, const LONG: bool>(
     block: &B,

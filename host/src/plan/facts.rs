@@ -150,11 +150,13 @@ impl Facts {
         Facts { read_from_bytes, ..self }
     }
 
-    /// The same for ranks of one host that are more than the processors they may use. Two have one peer each way they take.
+    /// The same for ranks of one host that are more than the processors they may use, once it is known whether they read each other's memory.
+    /// Two have one peer each way they take.
     pub fn sharing_processors(self, they_do: bool) -> Facts {
         let meet_in_memory = self.machine.architecture == Architecture::Cpu && self.nhosts == 1;
         let changes = they_do && meet_in_memory && self.nranks > 2;
-        let tuning = if changes { self.tuning.sharing_processors(self.nranks) } else { self.tuning };
+        let shared = || self.tuning.sharing_processors(self.nranks, self.read_from_bytes.is_some());
+        let tuning = if changes { shared() } else { self.tuning };
         Facts { tuning, ..self }
     }
 

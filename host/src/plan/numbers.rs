@@ -16,6 +16,8 @@ pub struct Tuning {
     pub hops_protocol: Protocol,
     /// Up to here, in bytes of a message to a peer, functions are one-shot.
     pub one_shot_max_bytes: u64,
+    /// The same for reduce, if that is less.
+    pub reduce_one_shot_max_bytes: u64,
     /// The same for all-reduce, one-shot or two-shot, in bytes of the call.
     pub all_reduce_hops_max_bytes: HopLimit,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
@@ -228,6 +230,7 @@ impl Tuning {
         source: Some("docs/measurements/2026-11-21-open-mpi.md, shared memory"),
         hops_protocol: Protocol::Simple,
         one_shot_max_bytes: 0,
+        reduce_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Divided { pair: u64::MAX, more: 128 << 10 },
         all_to_all_one_shot_max_bytes: 0,
         two_shot_min_bytes: u64::MAX,
@@ -263,6 +266,7 @@ impl Tuning {
         source: Some("2 and 4 H200 on NVSwitch, 2026-11-21 and 2026-11-27"),
         hops_protocol: Protocol::LL,
         one_shot_max_bytes: 128 << 10,
+        reduce_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
         all_to_all_one_shot_max_bytes: 64 << 10,
         two_shot_min_bytes: 192 << 10,
@@ -388,15 +392,28 @@ impl Tuning {
     /// The same for so many ranks on CPUs, more than their processors: one that waits hands its processor over, 0.7 us and what the caches
     /// lose. So the fewest waits that depend on each other win, where a ring has as many as there are ranks. Measured with 3, 4 and 8
     /// ranks on two processors.
-    pub fn sharing_processors(self, nranks: u32) -> Tuning {
+    ///
+    /// Through slots alone, two ranks that exchange messages have buffers that change hands, and those of a ring have none: to all peers at once is
+    /// as fast for long messages too, and far apart faster. Where ranks read each other's memory, that was not measured.
+    pub fn sharing_processors(self, nranks: u32, reads: bool) -> Tuning {
         // Longer messages are spread over their slots, and no longer in the caches that ranks share.
         let message_max_bytes = SPREAD_MIN_BYTES as u64 - 1;
-        Tuning {
-            source: Some("docs/measurements/2026-11-25-cpu-four-ranks.md"),
-            one_shot_max_bytes: message_max_bytes,
-            all_reduce_hops_max_bytes: HopLimit::Any(message_max_bytes * u64::from(nranks)),
+        let by_slots = Tuning {
+            source: Some("docs/measurements/2026-11-29-cpu-zen4.md"),
+            one_shot_max_bytes: u64::MAX,
+            reduce_one_shot_max_bytes: message_max_bytes,
+            all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
             two_shot_min_bytes: (24 << 10) / u64::from(nranks - 1),
             ..self
+        };
+        match reads {
+            false => by_slots,
+            true => Tuning {
+                source: Some("docs/measurements/2026-11-25-cpu-four-ranks.md"),
+                one_shot_max_bytes: message_max_bytes,
+                all_reduce_hops_max_bytes: HopLimit::Any(message_max_bytes * u64::from(nranks)),
+                ..by_slots
+            },
         }
     }
 

@@ -334,31 +334,40 @@ fn what_was_measured_on_cpus_stays_chosen() {
 
 #[test]
 fn ranks_that_share_processors_take_few_dependent_waits() {
-    let facts = |nranks, architecture, they_do| {
-        cpu(nranks, architecture, Forced::default(), None).sharing_processors(they_do)
+    let facts = |nranks, architecture, reads: bool| {
+        let facts = cpu(nranks, architecture, Forced::default(), None);
+        facts.reading_from(reads.then_some(32 << 10)).sharing_processors(true)
     };
-    let chosen = |nranks, func, count| {
-        facts(nranks, Architecture::Cpu, true).choose(&call(func, count)).candidate.to_string()
+    let chosen = |nranks, reads, func, count| {
+        facts(nranks, Architecture::Cpu, reads).choose(&call(func, count)).candidate.to_string()
     };
     let block = 8 << 10;
-    for func in [Func::AllGather, Func::ReduceScatter] {
-        assert_eq!(chosen(4, func, block - 1), "oneshot simple", "{func}");
-        assert_eq!(chosen(4, func, block), "ring simple", "{func}");
+    for func in [Func::AllGather, Func::ReduceScatter, Func::Reduce] {
+        for reads in [false, true] {
+            assert_eq!(chosen(4, reads, func, block - 1), "oneshot simple", "{func}");
+            let is_direct = !reads && func != Func::Reduce;
+            let longer = if is_direct { "oneshot simple" } else { "ring simple" };
+            assert_eq!(chosen(4, reads, func, block), longer, "{func}");
+            assert_eq!(chosen(4, reads, func, 64 << 20), longer, "{func}");
+        }
     }
-    assert_eq!(chosen(4, Func::AllReduce, block - 1), "oneshot simple");
-    assert_eq!(chosen(4, Func::AllReduce, block), "twoshot simple");
-    assert_eq!(chosen(8, Func::AllReduce, 4 << 10), "twoshot simple");
-    for nranks in [3, 4, 8] {
-        let longest = (block - 1) * u64::from(nranks);
-        assert_eq!(chosen(nranks, Func::AllReduce, longest), "twoshot simple", "{nranks} ranks");
-        assert_eq!(chosen(nranks, Func::AllReduce, longest + 1), "ring simple", "{nranks} ranks");
+    for reads in [false, true] {
+        assert_eq!(chosen(4, reads, Func::AllReduce, block - 1), "oneshot simple");
+        assert_eq!(chosen(4, reads, Func::AllReduce, block), "twoshot simple");
+        assert_eq!(chosen(8, reads, Func::AllReduce, 4 << 10), "twoshot simple");
+        for nranks in [3, 4, 8] {
+            let longest = if reads { (block - 1) * u64::from(nranks) } else { 512 << 10 };
+            assert_eq!(chosen(nranks, reads, Func::AllReduce, longest), "twoshot simple", "{nranks} ranks");
+            assert_eq!(chosen(nranks, reads, Func::AllReduce, longest + 1), "ring simple", "{nranks} ranks");
+        }
     }
     // Nothing changes where each has its own, between two, and over streams.
     for (nranks, architecture, they_do) in
         [(4, Architecture::Cpu, false), (2, Architecture::Cpu, true), (4, Architecture::CpuStreams, true)]
     {
         let before = cpu(nranks, architecture, Forced::default(), None);
-        assert_eq!(facts(nranks, architecture, they_do).tuning, before.tuning, "{nranks} {architecture:?}");
+        let tuning = before.clone().sharing_processors(they_do).tuning;
+        assert_eq!(tuning, before.tuning, "{nranks} {architecture:?}");
     }
 }
 
