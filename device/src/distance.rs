@@ -6,9 +6,12 @@
 //! docs/measurements/2026-11-23-cpu-near-far.md: far apart they are three to five times as fast, near they take up to twice as long.
 //!
 //! Nobody tells us which it is: ranks may be unpinned, and virtual processors move. So a producer takes the time of some of its copies into
-//! slots. A line takes 3 to 7 ns where stores go on as they should, and 25 to 40 where each waits for the other end. The round trip of a
+//! slots. A line takes 3 to 9 ns where stores go on as they should, and 25 to 40 where each waits for the other end. The round trip of a
 //! single line does not tell: it is the same 300 ns between two cores of one large Xeon, where plain stores are the faster ones, as between
 //! two complexes of an EPYC.
+//!
+//! The time ends when the lines have left the store buffer. That holds 4 KiB: without waiting for it messages of 2 to 16 KiB look near
+//! (docs/measurements/2026-11-29-cpu-zen4.md).
 
 /// How slots of [`crate::prims::Simple`] in memory are filled (`OXCCL_SLOT_STORES`). Only x86-64 has non-temporal stores; elsewhere
 /// all of these are [`SlotStores::Cached`].
@@ -92,8 +95,10 @@ mod measured {
         balance: Cell<i8>,
         /// Slots since one was timed, as they count.
         untimed: Cell<u32>,
-        /// Slots that could have been timed, of the first [`UNTOUCHED`].
+        /// Slots of lengths up to [`Self::reached`] that could have been timed, of the first [`UNTOUCHED`].
         touched: Cell<u32>,
+        /// A power of two. Longer ones reach pages that no slot has touched yet.
+        reached: Cell<usize>,
     }
 
     impl Distance {
@@ -114,6 +119,10 @@ mod measured {
 
         /// Counts a slot, and says whether its time is to be taken.
         fn is_due(&self, len_bytes: usize, period: u32) -> bool {
+            if len_bytes > self.reached.get() {
+                self.reached.set(len_bytes.next_power_of_two());
+                self.touched.set(0);
+            }
             if self.touched.get() < UNTOUCHED {
                 self.touched.set(self.touched.get() + 1);
                 return false;
@@ -128,12 +137,15 @@ mod measured {
             self.stores.set(stores);
         }
 
-        /// Fills a slot through the caches and takes the time until its lines have left the store buffer, which is as long as 4 KiB.
+        /// Fills a slot through the caches and takes the time until its lines have left the store buffer, which holds 4 KiB. What is in there
+        /// before leaves it first.
         #[inline(never)]
         pub(crate) fn time(&self, len_bytes: usize, fill: impl FnOnce()) {
+            // SAFETY: every x86-64 CPU has it.
+            unsafe { _mm_mfence() };
             let began = now();
             fill();
-            // SAFETY: every x86-64 CPU has it.
+            // SAFETY: as above.
             unsafe { _mm_mfence() };
             let ticks = now().wrapping_sub(began);
             self.note(ticks > len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS + DRAIN_TICKS);
@@ -198,6 +210,11 @@ mod measured {
                 );
                 assert_eq!(timed(4 * far + 4, true), 4);
                 assert!((0..2 * far).all(|_| distance.fill(LONG_SLOT_BYTES - 1, true) == Fill::Cached));
+                (0..9).for_each(|_| distance.note(false));
+                assert_eq!(timed(2 * near + 2, false), 2);
+                let longer = |_: u32| distance.fill(2 * len_bytes, true);
+                assert!((0..UNTOUCHED).map(longer).all(|fill| fill == Fill::Cached), "these reach further");
+                assert!((0..=NEAR_PERIOD).map(longer).any(|fill| fill == Fill::Timed));
             }
         }
 

@@ -173,6 +173,8 @@ fn paths() -> impl Strategy<Value = Path> {
 fn lens() -> impl Strategy<Value = usize> {
     prop_oneof![
         0..300usize,
+        1022..1100usize,
+        1500..1600usize,
         HALVED - 2..HALVED + 130,
         4000..4200usize,
         8000..8300usize,

@@ -5,6 +5,8 @@
 //! of fences, and publishing without one panics (`device/src/gpu/cpu/reduce/stream.rs`).
 
 use oxccl_device::conn::{Conns, RecvConn, SendConn};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use oxccl_device::distance::Fill;
 use oxccl_device::distance::{LONG_SLOT_BYTES, SlotStores};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
@@ -12,6 +14,7 @@ use oxccl_device::prims::{Simple, Slice, run_slice};
 use oxccl_shared::abi::{ConnLayout, DataType, Rank, RedOp, SlotHeader};
 use oxccl_shared::algo::Action;
 use oxccl_shared::reduce;
+use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -194,5 +197,114 @@ fn what_is_reduced_and_published_has_arrived() {
             scope.spawn(move || run(Conns { send: &onward, recv: &recv }, action, fill, |_, _| ()));
             receive(&last, stores, 2);
         });
+    }
+}
+
+/// What two upstream ranks send, this rank combines and hands on, step by step on one thread: the results of the last rank, and this one's.
+fn chained(stores: SlotStores, case: &Case, steps: u64) -> (Vec<Vec<u8>>, Conn) {
+    let (firsts, second) = ([Pipe::new(), Pipe::new()], Pipe::new());
+    let [(one, from_one), (two, from_two)] = firsts.each_ref().map(|pipe| pipe.ends(SlotStores::Cached));
+    let (onward, last) = second.ends(stores);
+    let operator = reduce::resolve(case.op, case.dtype, 3, 2f64.to_bits());
+    let copies = reduce::resolve(RedOp::Sum, case.dtype, 3, 0);
+    let (through, plain) =
+        (CpuBlock::new(&Patient, case.dtype, &operator), CpuBlock::new(&Patient, case.dtype, &copies));
+    let recv = [from_one, from_two].map(|[conn]| conn);
+    let mut results = Vec::new();
+    for step in 0..steps {
+        let elems = 2 * LONG_SLOT_BYTES / case.dtype.size_bytes() + (step % 5) as usize;
+        let len = elems * case.dtype.size_bytes();
+        let content = |rank: u64| -> Vec<u8> {
+            (0..len as u64).map(|at| (word(step + rank, at as usize) >> 40) as u8 & 0x3f).collect()
+        };
+        let slice = |action, src: *const u8, dst: *mut u8, count: usize| Slice {
+            action,
+            header: SlotHeader { tag: 7, len_bytes: len as u32 },
+            recv: &[0, 1][..count],
+            send: &[0],
+            src_position: case.src_position,
+            src,
+            dst,
+            stream: case.bypasses && action.dst,
+        };
+        for (rank, send) in [(1, &one), (2, &two)].into_iter().take(case.inputs) {
+            let sent = content(rank);
+            let slice = slice(Action::SEND, sent.as_ptr(), null_mut(), 1);
+            // SAFETY: the buffer is as long as the slice, which fits a slot.
+            unsafe { run_slice::<_, Simple>(&plain, Conns { send, recv: &[] }, &slice) }.unwrap();
+        }
+        let (own, mut kept, mut got) = (content(0), content(0), vec![0; len]);
+        let src = if case.in_place { kept.as_ptr() } else { own.as_ptr() };
+        let handed = slice(case.action, src, kept.as_mut_ptr(), case.inputs);
+        // SAFETY: as above.
+        unsafe { run_slice::<_, Simple>(&through, Conns { send: &onward, recv: &recv }, &handed) }.unwrap();
+        let received = slice(Action::RECV, null(), got.as_mut_ptr(), 1);
+        // SAFETY: as above.
+        unsafe { run_slice::<_, Simple>(&plain, Conns { send: &[], recv: &last }, &received) }.unwrap();
+        results.extend([got, kept]);
+    }
+    let [onward] = onward;
+    (results, Conn { send: onward, _memory: second })
+}
+
+/// The connection on, and its memory.
+struct Conn {
+    send: SendConn,
+    _memory: Pipe,
+}
+
+/// What the rank between does.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    action: Action,
+    inputs: usize,
+    src_position: usize,
+    op: RedOp,
+    dtype: DataType,
+    in_place: bool,
+    bypasses: bool,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let actions = [Action::RECV_COPY_SEND, Action::RECV_REDUCE_SEND, Action::RECV_REDUCE_COPY_SEND];
+    let actions = prop::sample::select(actions.to_vec());
+    let ops = prop::sample::select(vec![RedOp::Sum, RedOp::Max, RedOp::Avg, RedOp::PreMulSum]);
+    let dtypes = prop::sample::select(vec![DataType::U8, DataType::F16, DataType::F32, DataType::U64]);
+    (actions, 1..3usize, 0..3usize, ops, dtypes, any::<[bool; 2]>()).prop_map(
+        |(action, inputs, src_position, op, dtype, [in_place, bypasses])| {
+            let inputs = if action.src { inputs } else { 1 };
+            let src_position = src_position.min(inputs);
+            Case { action, inputs, src_position, op, dtype, in_place, bypasses }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 60 }))]
+
+    /// Taking the time changes no bit, of what is sent and of what is kept.
+    #[test]
+    fn slots_that_are_timed_hold_the_same(case in cases()) {
+        let steps = if cfg!(miri) { 4 } else { 300 };
+        let [(usual, _), (timed, _)] =
+            [SlotStores::Cached, SlotStores::Measured].map(|stores| chained(stores, &case, steps));
+        for (at, (usual, timed)) in usual.iter().zip(&timed).enumerate() {
+            prop_assert!(usual == timed, "{case:?}: result {at}");
+        }
+    }
+}
+
+/// The slots of ranks between others are counted, so that some are timed.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn slots_of_a_chain_are_timed() {
+    for action in [Action::RECV_COPY_SEND, Action::RECV_REDUCE_SEND, Action::RECV_REDUCE_COPY_SEND] {
+        let (op, dtype) = (RedOp::Sum, DataType::U64);
+        let case = Case { action, inputs: 1, src_position: 0, op, dtype, in_place: false, bypasses: false };
+        let (_, conn) = chained(SlotStores::Measured, &case, 150);
+        // 128 slots are not counted at first, and one in 64 is timed then.
+        let until_timed =
+            (0..1000).take_while(|_| conn.send.fill(LONG_SLOT_BYTES, true) != Fill::Timed).count();
+        assert!(until_timed < 64, "{action:?}: {until_timed}");
     }
 }

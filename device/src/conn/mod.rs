@@ -18,8 +18,8 @@ pub use pair::{buffers_bytes, share_buffers};
 pub use recv::RecvConn;
 pub use send::SendConn;
 
-/// Shortest message that two processors put in a buffer that changes hands. The paths of shorter ones look at slots alone. 1.5 KiB take
-/// 0.28 us so instead of 0.33 (docs/measurements/2026-11-29-cpu-zen4.md).
+/// Shortest message that two processors put in a buffer that changes hands. The paths of shorter ones look at slots alone. That way 1.5 KiB
+/// take 0.28 us instead of 0.33 (docs/measurements/2026-11-29-cpu-zen4.md).
 pub const PING_PONG_MIN_BYTES: usize = 1 << 10;
 
 /// All connections of one channel of one rank. Algorithms refer to them by index.

@@ -264,8 +264,8 @@ impl RecvConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Where a message of so many bytes of Simple lies, fewer than [`SPREAD_MIN_BYTES`](oxccl_shared::proto::simple::SPREAD_MIN_BYTES): in the line of the current step's
-    /// slot, or at the slot's beginning.
+    /// Where a message of so many bytes of Simple lies, fewer than [`PING_PONG_MIN_BYTES`](super::PING_PONG_MIN_BYTES): in the line of the current
+    /// step's slot, or at the slot's beginning.
     #[inline(always)]
     pub fn short_message(&self, len_bytes: usize) -> *mut u8 {
         let in_line = self.spread.in_line(&self.end, self.step(), len_bytes);

@@ -167,7 +167,7 @@ impl SendConn {
         self.spread.is_on()
     }
 
-    /// How a slot of Simple takes so many bytes best. Of what is copied as it is the time may be taken, now and then.
+    /// How a slot of Simple takes so many bytes best. If `may_time`, some are to be filled by `time`, which takes the time.
     #[inline(always)]
     pub fn fill(&self, len_bytes: usize, may_time: bool) -> Fill {
         // What has just been read is in our caches.
@@ -273,6 +273,13 @@ impl SendConn {
         self.count(header.len_bytes as usize);
     }
 
+    /// Whether the message that is being sent lies in its slot, not in a buffer.
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn fills_slot(&self) -> bool {
+        !self.pair.has_chosen()
+    }
+
     /// As [`Self::publish_next`], of a message where [`Self::message`] says.
     #[cfg(feature = "cpu")]
     pub(crate) fn publish_next_message(&self, header: SlotHeader) {
@@ -349,8 +356,8 @@ impl SendConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Where a message of so many bytes of Simple lies, fewer than [`SPREAD_MIN_BYTES`](oxccl_shared::proto::simple::SPREAD_MIN_BYTES): in the line of the current step's
-    /// slot, or at the slot's beginning.
+    /// Where a message of so many bytes of Simple lies, fewer than [`PING_PONG_MIN_BYTES`](super::PING_PONG_MIN_BYTES): in the line of the current
+    /// step's slot, or at the slot's beginning.
     #[inline(always)]
     pub fn short_message(&self, len_bytes: usize) -> *mut u8 {
         let in_line = self.spread.in_line(&self.end, self.step(), len_bytes);

@@ -1,4 +1,4 @@
-//! One brief message of one connection, over Simple, by a block of one thread.
+//! One message of one connection, over Simple, of a slot at most and brief as a rule, by a block of one thread.
 //!
 //! [`run_slice`](super::run_slice) carries out any action between any number of peers, and decides at run time which: of a message of
 //! 8 bytes that takes ten times as many instructions as the message (docs/measurements/2026-11-25-cpu-short-calls.md). Here is what is
@@ -12,8 +12,8 @@ use core::ptr::null_mut;
 use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
-/// Whether a message of so many bytes is brief: it begins where its slot does. Longer ones may come here too, where nothing else is done with
-/// them than with brief ones.
+/// Whether a message of so many bytes is brief: it begins where its slot does. [`exchange_brief`](crate::coll::send_recv::exchange_brief)
+/// also moves longer ones, up to a slot.
 #[inline(always)]
 pub const fn is_brief(len_bytes: usize) -> bool {
     len_bytes < SPREAD_MIN_BYTES
@@ -42,7 +42,7 @@ pub fn halves_pay() -> bool {
 /// Slots that a message takes at most.
 pub(crate) const SLOTS_MAX: usize = 2;
 
-/// A brief message.
+/// A message of a slot at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Brief {
     /// The tag of its slots.
@@ -146,8 +146,9 @@ unsafe fn fill_longer(conn: &SendConn, header: SlotHeader, src: *const u8) {
         Fill::Timed => conn.time(len, || copy(false)),
         fill => copy(fill == Fill::Streamed),
     }
+    let asks = is_brief(len) && conn.fills_slot();
     conn.publish_next_message(header);
-    if is_brief(len) {
+    if asks {
         conn.ask_for_next(len);
     }
 }

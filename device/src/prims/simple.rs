@@ -5,6 +5,8 @@ use super::{Proto, Slice};
 use crate::conn::PING_PONG_MIN_BYTES;
 use crate::conn::{Conns, RecvConn};
 use crate::distance::Fill;
+#[cfg(feature = "cpu")]
+use crate::distance::LONG_SLOT_BYTES;
 use crate::gpu::{Block, How, Stop};
 use core::cmp::Ordering;
 use core::ptr::null_mut;
@@ -103,7 +105,7 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
 /// As [`reduce_copy`], for slices whose slots are chosen and filled with more care. Apart, so that short ones take few instructions.
 ///
 /// Now and then the time is taken of the only slot, after all else, so that what goes into it is in our caches. The ranks of a chain send nothing
-/// that is theirs alone: they find out so how far the next one is, or never.
+/// that is theirs alone. Only so do they find out how far the next one is.
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`].
@@ -111,7 +113,9 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
 #[inline(never)]
 unsafe fn reduce_copy_long<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
-    if let (&[index], Some(value)) = (slice.send(), value_apart(block, conns, slice)) {
+    // More threads would each decide.
+    let may_time = len >= LONG_SLOT_BYTES && block.threads() == 1;
+    if may_time && let (&[index], Some(value)) = (slice.send(), value_apart(block, conns, slice)) {
         let conn = &conns.send[index as usize];
         let to = conn.message(len);
         if conn.fill(len, true) == Fill::Timed {
@@ -162,7 +166,7 @@ unsafe fn combine_apart<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>
     match value {
         Value::Whole(from) if slice.action.dst => {
             let how = How { stream: slice.stream, ..How::default() };
-            // SAFETY: obligation 1.
+            // SAFETY: obligation 1. What a network brings where it belongs, and not to the slot, are messages, which are not sent on.
             unsafe { block.map_bulk(slice.dst, null_mut(), from, slice.len_bytes(), how) };
             from
         }

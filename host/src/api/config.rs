@@ -114,7 +114,7 @@ pub struct Config {
     pub slot_stores: SlotStores,
     /// Whether CPU ranks of a host copy long messages out of each other's memory, once instead of twice through slots (`OXCCL_CMA`).
     pub cma: Cma,
-    /// Whether a CPU rank fills, for another of its host, the buffer in which that one's latest came in place of a slot of 2 KiB and more
+    /// Whether a CPU rank fills, for another of its host, the buffer in which that one's latest came in place of a slot of 1 KiB and more
     /// (`OXCCL_PING_PONG`).
     pub ping_pong: bool,
     /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host

@@ -393,16 +393,17 @@ impl Tuning {
     /// lose. So the fewest waits that depend on each other win, where a ring has as many as there are ranks. Measured with 3, 4 and 8
     /// ranks on two processors.
     ///
-    /// Through slots alone, two ranks that exchange messages have buffers that change hands, and those of a ring have none: to all peers at once is
-    /// as fast for long messages too, and far apart faster. Where ranks read each other's memory, that was not measured.
+    /// Without reading, ranks that exchange messages use buffers that change hands. A ring's connections have none. So sending to all peers at
+    /// once is as fast for long messages too, and far apart it is faster. Where ranks read each other's memory, that was not measured.
     pub fn sharing_processors(self, nranks: u32, reads: bool) -> Tuning {
         // Longer messages are spread over their slots, and no longer in the caches that ranks share.
         let message_max_bytes = SPREAD_MIN_BYTES as u64 - 1;
+        let by_messages = message_max_bytes * u64::from(nranks);
         let by_slots = Tuning {
             source: Some("docs/measurements/2026-11-29-cpu-zen4.md"),
             one_shot_max_bytes: u64::MAX,
             reduce_one_shot_max_bytes: message_max_bytes,
-            all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
+            all_reduce_hops_max_bytes: HopLimit::Any(by_messages.max(512 << 10)),
             two_shot_min_bytes: (24 << 10) / u64::from(nranks - 1),
             ..self
         };
@@ -411,7 +412,7 @@ impl Tuning {
             true => Tuning {
                 source: Some("docs/measurements/2026-11-25-cpu-four-ranks.md"),
                 one_shot_max_bytes: message_max_bytes,
-                all_reduce_hops_max_bytes: HopLimit::Any(message_max_bytes * u64::from(nranks)),
+                all_reduce_hops_max_bytes: HopLimit::Any(by_messages),
                 ..by_slots
             },
         }

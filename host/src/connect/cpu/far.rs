@@ -14,6 +14,7 @@ use crate::net::{RecvComm, SendComm};
 use crate::proxy::{OpenEnd, OpeningEnd, ProxyBlock, ProxyEnd, RecvEnd, SendEnd};
 use crate::transport::{Asking, Opener, Opening, Transport, TransportError, TransportKind};
 use oxccl_device::conn::{RecvConn, SendConn};
+use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ConnLayout, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -121,6 +122,7 @@ impl FarLinks {
         // SAFETY: `halves` has room for every connection of the step; `memory` and the end keep it mapped. The kernel is its only producer.
         let mut made = unsafe { SendConn::new(peer, base.as_ptr(), layout) };
         made.is_streamed = true;
+        made.set_stores(SlotStores::Cached);
         if let Some(traffic) = ends.health.traffic().get(peer.index()) {
             made.count_in(traffic.clone());
         }

@@ -1,4 +1,4 @@
-//! A group of one brief message to a rank and one from a rank, without what only other groups need.
+//! A group of one message to a rank and one from a rank, of a slot at most, without what only other groups need.
 
 use super::state::{Cpu, CpuParts};
 use crate::launch::Message;

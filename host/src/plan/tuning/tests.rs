@@ -355,8 +355,9 @@ fn ranks_that_share_processors_take_few_dependent_waits() {
         assert_eq!(chosen(4, reads, Func::AllReduce, block - 1), "oneshot simple");
         assert_eq!(chosen(4, reads, Func::AllReduce, block), "twoshot simple");
         assert_eq!(chosen(8, reads, Func::AllReduce, 4 << 10), "twoshot simple");
-        for nranks in [3, 4, 8] {
-            let longest = if reads { (block - 1) * u64::from(nranks) } else { 512 << 10 };
+        for nranks in [3, 4, 8, 128] {
+            let by_messages = (block - 1) * u64::from(nranks);
+            let longest = if reads { by_messages } else { by_messages.max(512 << 10) };
             assert_eq!(chosen(nranks, reads, Func::AllReduce, longest), "twoshot simple", "{nranks} ranks");
             assert_eq!(chosen(nranks, reads, Func::AllReduce, longest + 1), "ring simple", "{nranks} ranks");
         }
@@ -366,7 +367,7 @@ fn ranks_that_share_processors_take_few_dependent_waits() {
         [(4, Architecture::Cpu, false), (2, Architecture::Cpu, true), (4, Architecture::CpuStreams, true)]
     {
         let before = cpu(nranks, architecture, Forced::default(), None);
-        let tuning = before.clone().sharing_processors(they_do).tuning;
+        let tuning = before.sharing_processors(they_do).tuning;
         assert_eq!(tuning, before.tuning, "{nranks} {architecture:?}");
     }
 }
