@@ -69,8 +69,10 @@ mod measured {
     use core::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
     use core::cell::Cell;
 
-    /// A line that takes longer to copy into a slot goes far. Cycles of the time-stamp counter, which counts 2 to 4 in a nanosecond.
-    const FAR_LINE_TICKS: u64 = 40;
+    /// A line that takes longer to copy into a slot goes far. Cycles of the time-stamp counter, which counts 2 to 4 in a nanosecond. On a Zen 4
+    /// near ones take 13 to 26. Far ones take 65 to 75, and 33 to 45 where slots are so long that the reader's caches have lost them: there
+    /// non-temporal stores are four times as fast.
+    const FAR_LINE_TICKS: u64 = 30;
     const LINE_BYTES: u64 = 64;
     /// Ticks that the last lines may take more to leave the store buffer: a round trip between two processors of a large Xeon.
     const DRAIN_TICKS: u64 = 512;
@@ -81,9 +83,9 @@ mod measured {
     const NEAR_PERIOD: u32 = 64;
     /// One in so many slots of a far consumer goes through the caches, and is timed. It takes some four times as long as the others.
     const FAR_PERIOD: u32 = 2048;
-    /// So many slots are not timed at first: messages of 8 KiB have then been everywhere in slots of 128 KiB
-    /// (`proto::simple::spread_offset`). The first stores to a page fault, and a near consumer looked far for a thousand messages.
-    const UNTOUCHED: u32 = 128;
+    /// Slots of so many bytes are not timed at first: they have then been everywhere in eight of 128 KiB (`proto::simple::spread_offset`). The
+    /// first stores to a page fault, and a near consumer looked far for a thousand messages.
+    const UNTOUCHED_BYTES: usize = 1 << 20;
     /// So many slots outweigh all that came before.
     const MEMORY: i8 = 4;
 
@@ -95,8 +97,8 @@ mod measured {
         balance: Cell<i8>,
         /// Slots since one was timed, as they count.
         untimed: Cell<u32>,
-        /// Slots of lengths up to [`Self::reached`] that could have been timed, of the first [`UNTOUCHED`].
-        touched: Cell<u32>,
+        /// Bytes of slots of lengths up to [`Self::reached`], of the first [`UNTOUCHED_BYTES`].
+        touched: Cell<usize>,
         /// A power of two. Longer ones reach pages that no slot has touched yet.
         reached: Cell<usize>,
     }
@@ -123,8 +125,8 @@ mod measured {
                 self.reached.set(len_bytes.next_power_of_two());
                 self.touched.set(0);
             }
-            if self.touched.get() < UNTOUCHED {
-                self.touched.set(self.touched.get() + 1);
+            if self.touched.get() < UNTOUCHED_BYTES {
+                self.touched.set(self.touched.get() + len_bytes.max(CHEAP_BYTES));
                 return false;
             }
             let untimed = self.untimed.get();
@@ -201,7 +203,8 @@ mod measured {
                     let timed = (0..slots).filter(|_| distance.fill(len_bytes, true) == Fill::Timed);
                     timed.map(|_| distance.note(are_slow)).count()
                 };
-                assert_eq!(timed(UNTOUCHED, false), 0, "their pages may be touched for the first time");
+                let untouched = (UNTOUCHED_BYTES / len_bytes.max(CHEAP_BYTES)) as u32;
+                assert_eq!(timed(untouched, false), 0, "their pages may be touched for the first time");
                 assert_eq!(timed(9 * near + 9, false), 9);
                 (0..9).for_each(|_| distance.note(true));
                 assert!(
@@ -213,7 +216,8 @@ mod measured {
                 (0..9).for_each(|_| distance.note(false));
                 assert_eq!(timed(2 * near + 2, false), 2);
                 let longer = |_: u32| distance.fill(2 * len_bytes, true);
-                assert!((0..UNTOUCHED).map(longer).all(|fill| fill == Fill::Cached), "these reach further");
+                let untouched = (UNTOUCHED_BYTES / (2 * len_bytes).max(CHEAP_BYTES)) as u32;
+                assert!((0..untouched).map(longer).all(|fill| fill == Fill::Cached), "these reach further");
                 assert!((0..=NEAR_PERIOD).map(longer).any(|fill| fill == Fill::Timed));
             }
         }
