@@ -8,7 +8,8 @@
 //! That holds for Intel's Xeons. On AMD's Zen 5 memcpy takes less than half the time of any loop of loads and stores, from 1 KiB on, and what is
 //! asked for comes no sooner (docs/measurements/2026-11-28-cpu-zen5.md). So only processors on which it was seen to pay do it.
 
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use oxccl_shared::sync::{Block, Word};
+use std::sync::OnceLock;
 
 /// Lines that are asked for before the copy comes to them: 256 bytes to 2 KiB take the same time.
 const AHEAD_BYTES: usize = 512;
@@ -31,30 +32,19 @@ pub(super) fn pays(len_bytes: usize) -> bool {
 /// Whether this processor has lines sooner that are asked for ahead.
 #[inline(always)]
 pub(crate) fn asking_pays() -> bool {
-    cfg!(all(target_arch = "x86_64", not(miri)))
-        && match PAYS.load(Relaxed) {
-            UNKNOWN => find_out(),
-            known => known == YES,
-        }
+    cfg!(all(target_arch = "x86_64", not(miri))) && pays_here().load_relaxed() != 0
 }
 
-/// Decides it for this process, whatever its processor is: tests run either way on any machine.
+/// Decides it for this process, whatever its processor is: tests run either way on any machine. One thread does so, before others ask.
 #[doc(hidden)]
 pub fn set_asking_pays(pays: bool) {
-    PAYS.store(if pays { YES } else { NO }, Relaxed);
+    pays_here().store_relaxed(pays.into());
 }
 
-static PAYS: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const NO: u8 = 1;
-const YES: u8 = 2;
-
-#[cold]
-#[inline(never)]
-fn find_out() -> bool {
-    let pays = is_intel();
-    set_asking_pays(pays);
-    pays
+#[inline(always)]
+fn pays_here() -> &'static Word<u32, Block> {
+    static PAYS: OnceLock<Word<u32, Block>> = OnceLock::new();
+    PAYS.get_or_init(|| Word::new(is_intel().into()))
 }
 
 /// Whether CPUID leaf 0 says `GenuineIntel`.
