@@ -149,8 +149,7 @@ mod measured {
             fill();
             // SAFETY: as above.
             unsafe { _mm_mfence() };
-            let ticks = now().wrapping_sub(began);
-            self.note(ticks > len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS + DRAIN_TICKS);
+            self.note(is_slow(now().wrapping_sub(began), len_bytes));
         }
 
         /// A slot was slow, or fast.
@@ -159,6 +158,11 @@ mod measured {
             self.balance.set((self.balance.get() + vote).clamp(-MEMORY, MEMORY));
             self.untimed.set(0);
         }
+    }
+
+    /// Whether so many ticks are long for so many bytes.
+    fn is_slow(ticks: u64, len_bytes: usize) -> bool {
+        ticks > len_bytes as u64 / LINE_BYTES * FAR_LINE_TICKS + DRAIN_TICKS
     }
 
     /// The time-stamp counter, between what comes before it in the program and what comes after.
@@ -219,6 +223,13 @@ mod measured {
                 let untouched = (UNTOUCHED_BYTES / (2 * len_bytes).max(CHEAP_BYTES)) as u32;
                 assert!((0..untouched).map(longer).all(|fill| fill == Fill::Cached), "these reach further");
                 assert!((0..=NEAR_PERIOD).map(longer).any(|fill| fill == Fill::Timed));
+            }
+        }
+
+        #[test]
+        fn lines_and_the_last_ones_have_their_ticks() {
+            for (len_bytes, ticks) in [(2 << 10, 1472), (8 << 10, 4352), (128 << 10, 61_952)] {
+                assert!(!is_slow(ticks, len_bytes) && is_slow(ticks + 1, len_bytes), "{len_bytes} bytes");
             }
         }
 
