@@ -1,5 +1,5 @@
-//! Messages between two threads, most of them brief: those that go in halves arrive whole, whichever way either end takes, in slots or in
-//! buffers that change hands, and nobody waits for a credit that only its own receiving would free.
+//! Messages between two threads, most of them brief: they arrive whichever way either end takes, in slots or in buffers that change hands,
+//! and nobody waits for a credit that only its own receiving would free.
 
 use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
@@ -8,7 +8,7 @@ use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers
 use oxccl_device::gpu::cpu::reduce::set_asking_pays;
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
-use oxccl_device::prims::brief::{Brief, halves_pay};
+use oxccl_device::prims::brief::Brief;
 use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
 use oxccl_shared::reduce;
 use proptest::prelude::*;
@@ -17,8 +17,6 @@ use std::sync::{Barrier, Mutex, PoisonError};
 
 const LAYOUT: ConnLayout =
     ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
-/// Shortest message in two slots.
-const HALVED: usize = 2 << 10;
 
 /// Waits for ever.
 struct Patience;
@@ -82,7 +80,7 @@ impl Drop for Memory {
 struct Kind {
     /// Which ranks send in buffers that change hands.
     uses: [bool; 2],
-    /// As on processors where asking ahead pays, and halves do.
+    /// As on processors where asking ahead pays.
     asks: bool,
 }
 
@@ -139,7 +137,7 @@ fn exchange(
 ) {
     let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
     with_block(|block| {
-        let message = |len_bytes| Brief { tag, len_bytes, in_halves: true };
+        let message = |len_bytes| Brief { tag, len_bytes };
         let brief = BriefExchange {
             send: 0,
             src: sent.as_ptr(),
@@ -175,7 +173,7 @@ fn lens() -> impl Strategy<Value = usize> {
         0..300usize,
         1022..1100usize,
         1500..1600usize,
-        HALVED - 2..HALVED + 130,
+        2000..2200usize,
         4000..4200usize,
         8000..8300usize,
         16_383..=16_384usize,
@@ -227,26 +225,20 @@ proptest! {
     }
 }
 
-/// What the peer sends in return waits for as long as our second half takes.
+/// Both ends count on it, whichever way the peer takes.
 #[test]
-fn long_messages_go_in_halves_and_broadcasts_whole() {
-    let cases = [(0, 1), (HALVED - 1, 1), (HALVED, 2), (HALVED + 1, 2), ((8 << 10) - 1, 2), (8 << 10, 1)];
-    for ((len, halves), asks) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
-        let kind = Kind { uses: [true; 2], asks };
-        let steps = on_both(kind, |rank, send, recv| {
-            let slots = if halves_pay() { halves } else { 1 };
-            let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
-            exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);
-            let exchanged = (send.step().0, recv.step().0);
-            let (src, dst, rank, root) = (sent.as_ptr(), received.as_mut_ptr(), Rank(rank), Rank(0));
-            let func = Func::Broadcast;
-            let work = PairWork { func, src, dst, len_bytes: len, rank, root, tag: 9, by_rank: true };
-            // SAFETY: both buffers have that length; on one thread.
-            with_block(|block| unsafe { pair::run(block, (send, recv), &work) }).unwrap();
-            assert_eq!(exchanged, (slots, slots), "{len} bytes, {kind:?}");
-            (exchanged.0 + exchanged.1 + 1, send.step().0 + recv.step().0)
+fn a_message_of_a_slot_at_most_takes_one() {
+    let lens = [0, 1 << 10, 2 << 10, (8 << 10) - 1, 8 << 10, 16 << 10];
+    for (len, asks) in lens.into_iter().flat_map(|len| [(len, false), (len, true)]) {
+        let paths = [Path::AtOnce, Path::Listed { recv_first: true }, Path::Listed { recv_first: false }];
+        let steps = on_both(Kind { uses: [true; 2], asks }, |rank, send, recv| {
+            paths.map(|path| {
+                let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
+                exchange(path, (send, recv), 7, &mut sent, &mut received);
+                (send.step().0, recv.step().0)
+            })
         });
-        assert!(steps.iter().all(|(expected, found)| expected == found), "{len} bytes: {steps:?}");
+        assert_eq!(steps, [[(1, 1), (2, 2), (3, 3)]; 2], "{len} bytes");
     }
 }
 
@@ -282,27 +274,26 @@ fn the_next_message_goes_where_the_latest_came() {
     }
 }
 
-/// Both ranks have one free slot. If either filled it with its first half, and waited for another before it receives, neither would
-/// ever receive.
+/// Neither rank has a free slot. If either waited for one before it receives, neither would ever receive.
 #[test]
 fn nobody_waits_for_a_credit_before_it_receives() {
     let (met, len) = (Barrier::new(2), 4 << 10);
     let received = on_both(Kind { uses: [true; 2], asks: true }, |rank, send, recv| {
         let conns = Conns { send: std::slice::from_ref(send), recv: std::slice::from_ref(recv) };
-        let mut small = [[rank as u8; 8]; 7];
+        let mut small = [[rank as u8; 8]; 8];
         for buffer in &mut small {
             // SAFETY: the buffer outlives it; connection 0 is there.
             with_block(|block| unsafe { send_recv::run(block, conns, &mut [work(true, 1, buffer)]) })
                 .unwrap();
         }
         met.wait();
-        let message = Brief { tag: 2, len_bytes: len, in_halves: true };
+        let message = Brief { tag: 2, len_bytes: len };
         let (mut sent, mut got) = (content(rank, 0, len), vec![0; len]);
         let (src, dst) = (sent.as_ptr(), got.as_mut_ptr());
         let brief = BriefExchange { send: 0, src, sent: message, recv: 0, dst, received: message };
         // SAFETY: as above, and nothing else would be under way if it began.
         let began = with_block(|block| unsafe { send_recv::exchange_brief(block, conns, &brief) }).unwrap();
-        assert!(!began && send.step().0 == 7, "it has no room for both halves");
+        assert!(!began && send.step().0 == 8, "it has no room");
         met.wait();
         let mut works: Vec<P2pWork> = small.iter_mut().map(|buffer| work(false, 1, buffer)).collect();
         works.extend([work(false, 2, &mut got), work(true, 2, &mut sent)]);
@@ -310,6 +301,6 @@ fn nobody_waits_for_a_credit_before_it_receives() {
         with_block(|block| unsafe { send_recv::run(block, conns, &mut works) }).unwrap();
         (small, got)
     });
-    assert_eq!(received[0], ([[1; 8]; 7], content(1, 0, len)));
-    assert_eq!(received[1], ([[0; 8]; 7], content(0, 0, len)));
+    assert_eq!(received[0], ([[1; 8]; 8], content(1, 0, len)));
+    assert_eq!(received[1], ([[0; 8]; 8], content(0, 0, len)));
 }

@@ -17,8 +17,8 @@ use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, peers, place_f
 /// What the hops of one round are about. A message of each fits a slot.
 #[derive(Clone, Copy)]
 pub struct Round {
-    src: *const u8,
-    dst: *mut u8,
+    pub(super) src: *const u8,
+    pub(super) dst: *mut u8,
     blocks: Span,
 }
 
@@ -57,9 +57,16 @@ impl Round {
         }
     }
 
+    /// Whether all messages are brief.
+    #[cfg(feature = "cpu")]
+    #[inline(always)]
+    pub(super) fn is_brief(&self) -> bool {
+        crate::prims::brief::is_brief(self.blocks.len_bytes)
+    }
+
     /// Where the message of one rank is: its offset and its length.
     #[inline(always)]
-    fn of(&self, part: Part, rank: Rank) -> (usize, usize) {
+    pub(super) fn of(&self, part: Part, rank: Rank) -> (usize, usize) {
         self.span(part).mine(rank)
     }
 }

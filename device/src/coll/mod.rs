@@ -13,6 +13,8 @@ pub mod oneshot;
 pub mod twoshot;
 pub mod twolevel;
 #[cfg(feature = "cpu")]
+mod briefly;
+#[cfg(feature = "cpu")]
 pub mod pair;
 #[cfg(feature = "cpu")]
 mod offer;
@@ -22,6 +24,8 @@ pub mod direct;
 pub mod reading;
 pub mod symmetric;
 
+#[cfg(feature = "cpu")]
+use briefly::Briefly;
 pub use mesh::{AtOnce, InTurn, Meet};
 pub use work::{CollWork, Endpoints, HostEnds, MeshEnds, Offered, P2pWork, Received, RingEnds, TreeEnds};
 
@@ -77,6 +81,16 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
     let ran = match (work.algorithm, work.func) {
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::Ring, _) => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
+        #[cfg(feature = "cpu")]
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Algorithm::OneShot, _) if P::PROTOCOL == Protocol::Simple => unsafe {
+            oneshot::run::<B, Briefly>(block, &ends.mesh(conns), work)
+        },
+        #[cfg(feature = "cpu")]
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Algorithm::TwoShot, Func::AllReduce) if P::PROTOCOL == Protocol::Simple => unsafe {
+            twoshot::run::<B, Briefly>(block, &ends.mesh(conns), work)
+        },
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::OneShot, _) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.

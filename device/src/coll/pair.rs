@@ -53,8 +53,7 @@ pub unsafe fn run<B: Block>(
 ) -> Result<(), Stop> {
     let [hop] = schedule::hops(work.func, work.rank, work.root);
     let (rank, peer, len) = (work.rank, Rank(1 - work.rank.0), work.len_bytes);
-    let in_halves = hop.to != Others::None && hop.from != Others::None;
-    let message = Brief { tag: work.tag, len_bytes: len, in_halves };
+    let message = Brief { tag: work.tag, len_bytes: len };
     let at = |part, whose: Rank| if part == Part::Block { whose.index() * len } else { 0 };
     let Sent::Input(part) = hop.send else { return Ok(()) };
     if hop.to != Others::None {

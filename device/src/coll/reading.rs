@@ -70,7 +70,7 @@ pub unsafe fn run<B: Lines>(block: &B, conns: Conns<'_>, work: &PairReduction) -
 /// Whether both ranks say yes.
 fn both_agree<B: Lines>(block: &B, conns: Conns<'_>, work: &PairReduction, mine: bool) -> Result<bool, Stop> {
     let (mine, mut theirs) = (u8::from(mine), 0u8);
-    let message = Brief { tag: work.tag, len_bytes: 1, in_halves: false };
+    let message = Brief { tag: work.tag, len_bytes: 1 };
     // SAFETY: blocks of processors are one thread; one byte is brief, and each has one.
     unsafe {
         brief::send(block, &conns.send[work.send as usize], message, &raw const mine)?;

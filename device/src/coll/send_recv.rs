@@ -167,11 +167,11 @@ pub unsafe fn exchange_brief<B: Block>(
         || received > from.layout().simple_slot_bytes as usize
         || to.offers(sent)
         || from.reads(received).is_some()
-        || !to.poll_credits(brief::SLOTS_MAX)
+        || !to.poll_credit(Protocol::Simple, true)
     {
         return Ok(false);
     }
-    // SAFETY: obligations 1 and 2; there are credits for all of it, so that we do not wait while the peer waits for us.
+    // SAFETY: obligations 1 and 2; there is a credit, so that we do not wait while the peer waits for us.
     unsafe { brief::send(block, to, work.sent, work.src)? };
     if brief::asks_both_ways(sent) {
         to.ask_for_next_line(sent);
@@ -194,14 +194,13 @@ fn is_brief(conns: Conns<'_>, work: &P2pWork) -> bool {
         && !offer::is_offered(conns, work)
 }
 
-/// A brief message. Most ranks that send also receive.
 #[cfg(feature = "cpu")]
 #[inline(always)]
 fn brief_of(work: &P2pWork) -> Brief {
-    Brief { tag: work.tag, len_bytes: work.len_bytes, in_halves: true }
+    Brief { tag: work.tag, len_bytes: work.len_bytes }
 }
 
-/// Moves a slot of a message, or returns what it waits for.
+/// Moves a message of which nothing has moved, or returns what it waits for.
 ///
 /// # Safety
 /// 1. As [`run`], for this work; [`is_brief`].
@@ -212,26 +211,21 @@ unsafe fn advance_brief<B: Block>(
     conns: Conns<'_>,
     work: &mut P2pWork,
 ) -> Result<Option<Wait>, Stop> {
-    let (index, message) = (work.conn as usize, brief_of(work));
-    let at = work.buffer.wrapping_add(work.done_bytes);
-    let header;
+    let (index, header) = (work.conn as usize, brief_of(work).header());
     if work.is_send {
         let conn = &conns.send[index];
         if !conn.poll_credit(Protocol::Simple, true) {
             return Ok(Some(conn.wait()));
         }
-        header = message.piece(conn.is_spread(), work.done_bytes);
         // SAFETY: obligation 1; blocks of processors are one thread; there is a credit.
-        unsafe { brief::fill(conn, header, at) };
+        unsafe { brief::fill(conn, header, work.buffer) };
     } else {
         let conn = &conns.recv[index];
         let Some(found) = conn.poll() else { return Ok(Some(conn.wait())) };
-        header = message.piece(conn.is_spread(), work.done_bytes);
         // SAFETY: as above; this is the next slot's header.
-        unsafe { brief::empty(block, conn, header, found, at)? };
+        unsafe { brief::empty(block, conn, header, found, work.buffer)? };
     }
-    work.done_bytes += header.len_bytes as usize;
-    work.finished = work.done_bytes == work.len_bytes;
+    (work.done_bytes, work.finished) = (work.len_bytes, true);
     Ok(None)
 }
 

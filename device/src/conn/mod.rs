@@ -19,7 +19,7 @@ pub use recv::RecvConn;
 pub use send::SendConn;
 
 /// Shortest message that two processors put in a buffer that changes hands. The paths of shorter ones look at slots alone. That way 1.5 KiB
-/// take 0.28 us instead of 0.33 (docs/measurements/2026-11-29-cpu-zen4.md).
+/// take 0.28 us instead of 0.33 (docs/measurements/2026-11-29-cpu-zen4.md); on Xeons too no function is slower.
 pub const PING_PONG_MIN_BYTES: usize = 1 << 10;
 
 /// All connections of one channel of one rank. Algorithms refer to them by index.

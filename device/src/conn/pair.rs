@@ -2,7 +2,6 @@
 
 use super::end::words;
 use super::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
-use crate::gpu::cpu::reduce::asking_pays;
 use core::cell::Cell;
 use oxccl_shared::abi::ConnEnd;
 use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, PingPong, Place};
@@ -20,8 +19,8 @@ struct Buffers {
     outgoing: *mut u8,
     incoming: *mut u8,
     len_bytes: usize,
-    /// Shortest message that this rank sends in a buffer, if it does so at all. It receives in them in any case.
-    min_bytes: Option<usize>,
+    /// Whether this rank sends in buffers. It receives in them in any case.
+    is_used: bool,
     /// Where the message lies that is being sent.
     chosen: Cell<Place>,
 }
@@ -54,16 +53,11 @@ pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, is_used: b
         outgoing,
         incoming,
         len_bytes,
-        min_bytes: is_used.then(min_bytes),
+        is_used,
         chosen: Cell::default(),
     });
     send.pair.buffers = Some(buffers.clone());
     recv.pair.buffers = Some(buffers);
-}
-
-/// Shortest message that is faster in a buffer. On Intel's processors shorter ones were not measured.
-fn min_bytes() -> usize {
-    if asking_pays() { 2 * PING_PONG_MIN_BYTES } else { PING_PONG_MIN_BYTES }
 }
 
 impl Buffers {
@@ -84,8 +78,8 @@ impl Pair {
     #[inline]
     pub fn choose(&self, len_bytes: usize) -> Option<*mut u8> {
         let buffers = self.buffers.as_ref()?;
-        let fits = |min_bytes| (min_bytes..=buffers.len_bytes).contains(&len_bytes);
-        let place = if buffers.min_bytes.is_some_and(fits) { buffers.hands.next() } else { Place::Slot };
+        let fits = (PING_PONG_MIN_BYTES..=buffers.len_bytes).contains(&len_bytes);
+        let place = if buffers.is_used && fits { buffers.hands.next() } else { Place::Slot };
         buffers.chosen.set(place);
         buffers.at(place)
     }

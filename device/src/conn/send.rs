@@ -149,17 +149,6 @@ impl SendConn {
         is_empty
     }
 
-    /// The only thread of a block: whether so many slots of Simple are empty, from that of the current step on.
-    #[cfg(feature = "cpu")]
-    #[inline(always)]
-    pub(crate) fn poll_credits(&self, slots: usize) -> bool {
-        let mut cursor = self.moved.get();
-        // A buffer that is so much shorter has one empty slot where the whole one has so many.
-        let are_empty = cursor.poll_credit(words(&self.end), Protocol::Simple.slots() + 1 - slots);
-        self.moved.set(cursor);
-        are_empty
-    }
-
     /// Whether both ends are processors, and nobody between them sees slots. Both ends say the same.
     #[cfg(feature = "cpu")]
     #[inline(always)]

@@ -8,6 +8,8 @@ use crate::conn::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
 use crate::distance::Fill;
 use crate::gpu::cpu::reduce::{ask_to_read, asking_pays, copy};
 use crate::gpu::{Block, End, How, Stop, wait_for};
+use core::cmp::Ordering;
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
@@ -26,22 +28,6 @@ pub(crate) fn asks_both_ways(len_bytes: usize) -> bool {
     len_bytes <= SlotLine::PAYLOAD_BYTES && asking_pays()
 }
 
-/// Shortest message that goes in two slots, a half in each, on the processors of [`halves_pay`]. Two ranks that exchange messages fill their
-/// slots at the same time, and what either waits for then is the first line of the other's: with halves it has been there for as long as the
-/// second half took. A program that does nothing else takes 0.47 us for 2 KiB instead of 0.53, 0.74 for 4 KiB instead of 0.91
-/// (docs/measurements/2026-11-26-cpu-messages.md).
-const HALVED_MIN_BYTES: usize = 2 << 10;
-
-/// Whether halves are faster: on Intel's processors, where that was measured. On others a message lies whole in a buffer that its sender has
-/// just read, and 4 KiB take 0.92 of the time (docs/measurements/2026-11-29-cpu-zen4.md). Both ends are processors of one host, and say the same.
-#[inline(always)]
-pub fn halves_pay() -> bool {
-    asking_pays()
-}
-
-/// Slots that a message takes at most.
-pub(crate) const SLOTS_MAX: usize = 2;
-
 /// A message of a slot at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Brief {
@@ -49,25 +35,17 @@ pub struct Brief {
     pub tag: u32,
     /// Its length.
     pub len_bytes: usize,
-    /// Whether it may go in halves. Where nobody sends anything in return, these would be two messages instead of one.
-    pub in_halves: bool,
 }
 
 impl Brief {
-    /// The header of the slot with the bytes from `at` on. `is_spread`: both ends are processors, and nobody between them sees
-    /// slots.
+    /// The header of its slot.
     #[inline(always)]
-    pub(crate) fn piece(&self, is_spread: bool, at: usize) -> SlotHeader {
-        let mut len_bytes = self.len_bytes - at;
-        let may_be_halved = self.len_bytes >= HALVED_MIN_BYTES && is_brief(self.len_bytes);
-        if may_be_halved && self.in_halves && is_spread && halves_pay() {
-            len_bytes = len_bytes.min(self.len_bytes.div_ceil(2).next_multiple_of(64));
-        }
-        SlotHeader { tag: self.tag, len_bytes: len_bytes as u32 }
+    pub(crate) fn header(&self) -> SlotHeader {
+        SlotHeader { tag: self.tag, len_bytes: self.len_bytes as u32 }
     }
 }
 
-/// Sends the message at `src`, each slot when there is a credit for it.
+/// Sends the message at `src` when there is a credit for it.
 ///
 /// # Safety
 /// 1. The block is one thread; the message fits a slot.
@@ -79,40 +57,10 @@ pub(crate) unsafe fn send<B: Block>(
     message: Brief,
     src: *const u8,
 ) -> Result<(), Stop> {
-    // SAFETY: obligations 1 and 2.
-    let sent = unsafe { send_slot(block, conn, message, src, 0)? };
-    if sent == message.len_bytes {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    second_half(|| unsafe { send_slot(block, conn, message, src, sent) })
-}
-
-/// Sends the slot with the bytes from `at` on. Returns where the next one begins.
-///
-/// # Safety
-/// 1. As [`send`], both.
-#[inline(always)]
-unsafe fn send_slot<B: Block>(
-    block: &B,
-    conn: &SendConn,
-    message: Brief,
-    src: *const u8,
-    at: usize,
-) -> Result<usize, Stop> {
-    let header = message.piece(conn.is_spread(), at);
     wait_for(block, conn, || conn.poll_credit(Protocol::Simple, true).then_some(()))?;
-    // SAFETY: obligation 1, and there is a credit.
-    unsafe { fill(conn, header, src.wrapping_add(at)) };
-    Ok(at + header.len_bytes as usize)
-}
-
-/// Carries out what only longer messages have, apart from what short ones do: in one loop an all-reduce of 16 bytes takes 20
-/// to 30 instructions more.
-#[cold]
-#[inline(never)]
-fn second_half(half: impl FnOnce() -> Result<usize, Stop>) -> Result<(), Stop> {
-    half().map(drop)
+    // SAFETY: obligations 1 and 2, and there is a credit.
+    unsafe { fill(conn, message.header(), src) };
+    Ok(())
 }
 
 /// Fills a slot with what is at `src`.
@@ -178,7 +126,7 @@ pub(crate) unsafe fn recv_one_way<B: Block>(
         return unsafe { recv(block, conn, message, dst) };
     };
     // SAFETY: obligation 1.
-    unsafe { empty(block, conn, message.piece(conn.is_spread(), 0), found, dst)? };
+    unsafe { empty(block, conn, message.header(), found, dst)? };
     conn.ask_for_next(message.len_bytes);
     Ok(())
 }
@@ -195,32 +143,9 @@ pub(crate) unsafe fn recv<B: Block>(
     message: Brief,
     dst: *mut u8,
 ) -> Result<(), Stop> {
-    // SAFETY: obligations 1 and 2.
-    let received = unsafe { recv_slot(block, conn, message, dst, 0)? };
-    if received == message.len_bytes {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    second_half(|| unsafe { recv_slot(block, conn, message, dst, received) })
-}
-
-/// Waits for the slot with the bytes from `at` on, and copies it. Returns where the next one begins.
-///
-/// # Safety
-/// 1. As [`recv`], both.
-#[inline(always)]
-unsafe fn recv_slot<B: Block>(
-    block: &B,
-    conn: &RecvConn,
-    message: Brief,
-    dst: *mut u8,
-    at: usize,
-) -> Result<usize, Stop> {
-    let header = message.piece(conn.is_spread(), at);
     let found = arrival(block, conn)?;
-    // SAFETY: obligation 1.
-    unsafe { empty(block, conn, header, found, dst.wrapping_add(at))? };
-    Ok(at + header.len_bytes as usize)
+    // SAFETY: obligations 1 and 2.
+    unsafe { empty(block, conn, message.header(), found, dst) }
 }
 
 /// Writes the slot that has come to `dst`, if its header is the one that we expect.
@@ -275,44 +200,106 @@ pub(crate) unsafe fn reduce<B: Block>(
     (own, dst): (*const u8, *mut u8),
     own_first: bool,
 ) -> Result<(), Stop> {
-    // SAFETY: obligations 1 and 2.
-    let reduced = unsafe { reduce_slot(block, conn, message, (own, dst), own_first, 0)? };
-    if reduced == message.len_bytes {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    second_half(|| unsafe { reduce_slot(block, conn, message, (own, dst), own_first, reduced) })
+    let theirs = await_place(block, conn, message)?;
+    let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
+    // SAFETY: obligations 1 and 2; the slot is full, and no user's memory.
+    unsafe { block.combine_bulk(dst, null_mut(), a, b, message.len_bytes, How::default()) };
+    release(conn, message.len_bytes as u32);
+    Ok(())
 }
 
-/// Waits for the slot with the bytes from `at` on, and reduces it. Returns where the next one begins.
-///
-/// # Safety
-/// 1. As [`reduce`], both.
+/// Waits for a message that is reduced, and asks for its first lines. Returns where it is.
 #[inline(always)]
-unsafe fn reduce_slot<B: Block>(
-    block: &B,
-    conn: &RecvConn,
-    message: Brief,
-    (own, dst): (*const u8, *mut u8),
-    own_first: bool,
-    at: usize,
-) -> Result<usize, Stop> {
-    let header = message.piece(conn.is_spread(), at);
-    let found = arrival(block, conn)?;
+fn await_place<B: Block>(block: &B, conn: &RecvConn, message: Brief) -> Result<*const u8, Stop> {
+    let (header, found) = (message.header(), arrival(block, conn)?);
     if found != header {
         return Err(block.refuse(conn.wait(), header, found));
     }
-    let len = header.len_bytes as usize;
-    let is_longer = len >= PING_PONG_MIN_BYTES;
-    let theirs = if is_longer { conn.message(len) } else { conn.short_message(len) }.cast_const();
-    let own = own.wrapping_add(at);
-    ask_to_read(theirs, len);
-    let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
-    // SAFETY: obligation 1; the slot is full, and no user's memory.
-    unsafe { block.combine_bulk(dst.wrapping_add(at), null_mut(), a, b, len, How::default()) };
-    match is_longer {
-        true => conn.release_next_message(header.len_bytes),
-        false => conn.release_next(header.len_bytes),
+    let theirs = place(conn, message.len_bytes);
+    ask_to_read(theirs, message.len_bytes);
+    Ok(theirs)
+}
+
+/// What is reduced: the messages of all peers, and our own operand among them.
+pub(crate) struct Operands<'a> {
+    /// All connections.
+    pub conns: &'a [RecvConn],
+    /// Those of the messages, in reduction order.
+    pub from: &'a [u16],
+    /// Our own operand.
+    pub own: *const u8,
+    /// Before which of the messages it stands.
+    pub own_at: usize,
+}
+
+impl Operands<'_> {
+    #[inline(always)]
+    fn conns(&self) -> impl Iterator<Item = &RecvConn> {
+        self.from.iter().map(|index| &self.conns[*index as usize])
     }
-    Ok(at + len)
+
+    /// Operand `k` of so many bytes.
+    #[inline(always)]
+    fn at(&self, k: usize, len_bytes: usize) -> *const u8 {
+        let message = |i: usize| place(&self.conns[self.from[i] as usize], len_bytes);
+        match k.cmp(&self.own_at) {
+            Ordering::Less => message(k),
+            Ordering::Equal => self.own,
+            Ordering::Greater => message(k - 1),
+        }
+    }
+}
+
+/// Bytes that are reduced at a time: the running value stays in the innermost cache, and is in nobody else's.
+const TILE_BYTES: usize = 2 << 10;
+
+#[repr(C, align(64))]
+struct Tile([MaybeUninit<u8>; TILE_BYTES]);
+
+/// Waits for the messages of all peers, one at least, and reduces them and our own operand in order into `dst`, with the post-operation.
+///
+/// # Safety
+/// 1. As [`send`]'s first; the operator has no pre-operation.
+/// 2. The operand is readable and `dst` writable for the messages' length, a whole number of elements; they are the same or disjoint.
+pub(crate) unsafe fn reduce_all<B: Block>(
+    block: &B,
+    operands: &Operands<'_>,
+    message: Brief,
+    dst: *mut u8,
+) -> Result<(), Stop> {
+    let len = message.len_bytes;
+    for conn in operands.conns() {
+        await_place(block, conn, message)?;
+    }
+    let mut acc = Tile([MaybeUninit::uninit(); TILE_BYTES]);
+    for at in (0..len).step_by(TILE_BYTES) {
+        let (bytes, last) = (TILE_BYTES.min(len - at), operands.from.len());
+        let mut value = operands.at(0, len).wrapping_add(at);
+        for k in 1..=last {
+            let to = if k == last { dst.wrapping_add(at) } else { acc.0.as_mut_ptr().cast() };
+            let how = How { post: k == last, ..How::default() };
+            let next = operands.at(k, len).wrapping_add(at);
+            // SAFETY: obligations 1 and 2: nothing of our operand is overwritten before it has been read. The slots are full, and no user's memory.
+            unsafe { block.combine_bulk(to, null_mut(), value, next, bytes, how) };
+            value = to;
+        }
+    }
+    operands.conns().for_each(|conn| release(conn, len as u32));
+    Ok(())
+}
+
+/// Where a message of so many bytes has come.
+#[inline(always)]
+fn place(conn: &RecvConn, len_bytes: usize) -> *const u8 {
+    let is_longer = len_bytes >= PING_PONG_MIN_BYTES;
+    if is_longer { conn.message(len_bytes) } else { conn.short_message(len_bytes) }.cast_const()
+}
+
+/// Releases the slot of a message of so many bytes.
+#[inline(always)]
+fn release(conn: &RecvConn, len_bytes: u32) {
+    match len_bytes as usize >= PING_PONG_MIN_BYTES {
+        true => conn.release_next_message(len_bytes),
+        false => conn.release_next(len_bytes),
+    }
 }

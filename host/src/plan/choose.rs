@@ -304,6 +304,9 @@ impl Facts {
             Func::AllReduce => self.tuning.all_reduce_hops_max_bytes.of(self.nranks),
             Func::AllToAll => self.tuning.all_to_all_one_shot_max_bytes,
             Func::Reduce => self.tuning.one_shot_max_bytes.min(self.tuning.reduce_one_shot_max_bytes),
+            Func::ReduceScatter => {
+                self.tuning.one_shot_max_bytes.min(self.tuning.reduce_scatter_one_shot_max_bytes)
+            }
             _ => self.tuning.one_shot_max_bytes,
         }
     }

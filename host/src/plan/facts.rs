@@ -150,13 +150,15 @@ impl Facts {
         Facts { read_from_bytes, ..self }
     }
 
-    /// The same for ranks of one host that are more than the processors they may use, once it is known whether they read each other's memory.
-    /// Two have one peer each way they take.
+    /// The same for ranks of one host that are more than the processors they may use, or not, once it is known whether they read each other's
+    /// memory. Two have one peer each way they take.
     pub fn sharing_processors(self, they_do: bool) -> Facts {
         let meet_in_memory = self.machine.architecture == Architecture::Cpu && self.nhosts == 1;
-        let changes = they_do && meet_in_memory && self.nranks > 2;
-        let shared = || self.tuning.sharing_processors(self.nranks, self.read_from_bytes.is_some());
-        let tuning = if changes { shared() } else { self.tuning };
+        let tuning = match they_do {
+            _ if !meet_in_memory || self.nranks <= 2 => self.tuning,
+            true => self.tuning.sharing_processors(self.nranks, self.read_from_bytes.is_some()),
+            false => self.tuning.with_own_processors(self.nranks),
+        };
         Facts { tuning, ..self }
     }
 
@@ -355,7 +357,8 @@ impl Facts {
     /// Whether an all-gather goes by one copy of each block out of its rank's memory. An order of the user or a measurement comes first.
     /// Not a broadcast, where one rank fills slots while another empties them (docs/measurements/2026-11-23-cma.md).
     fn is_read(&self, call: &Call) -> bool {
-        call.func == Func::AllGather && self.reads_from(call.bytes())
+        let is_long = call.bytes() >= self.tuning.all_gather_read_min_bytes;
+        call.func == Func::AllGather && is_long && self.reads_from(call.bytes())
     }
 
     /// Whether two ranks reduce by reading each other's memory, in one copy.

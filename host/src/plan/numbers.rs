@@ -18,10 +18,14 @@ pub struct Tuning {
     pub one_shot_max_bytes: u64,
     /// The same for reduce, if that is less.
     pub reduce_one_shot_max_bytes: u64,
+    /// The same for reduce-scatter.
+    pub reduce_scatter_one_shot_max_bytes: u64,
     /// The same for all-reduce, one-shot or two-shot, in bytes of the call.
     pub all_reduce_hops_max_bytes: HopLimit,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
     pub all_to_all_one_shot_max_bytes: u64,
+    /// From here on, in bytes of a block, all-gathers of ranks that read each other's memory are made of messages.
+    pub all_gather_read_min_bytes: u64,
     /// From here on all-reduce in hops is two-shot, and sends a rank's share of the buffer to each peer in both hops.
     pub two_shot_min_bytes: u64,
     /// Beyond the first and up to the second, in bytes of a message to a peer, functions are one-shot by LL128, where that is allowed and
@@ -231,8 +235,10 @@ impl Tuning {
         hops_protocol: Protocol::Simple,
         one_shot_max_bytes: 0,
         reduce_one_shot_max_bytes: u64::MAX,
+        reduce_scatter_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Divided { pair: u64::MAX, more: 128 << 10 },
         all_to_all_one_shot_max_bytes: 0,
+        all_gather_read_min_bytes: 0,
         two_shot_min_bytes: u64::MAX,
         one_shot_ll128_bytes: (0, 0),
         pair_one_shot_ll128_max_bytes: 0,
@@ -267,8 +273,10 @@ impl Tuning {
         hops_protocol: Protocol::LL,
         one_shot_max_bytes: 128 << 10,
         reduce_one_shot_max_bytes: u64::MAX,
+        reduce_scatter_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
         all_to_all_one_shot_max_bytes: 64 << 10,
+        all_gather_read_min_bytes: 0,
         two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
         // All-to-alls of 3 and 4 MiB 13.2 and 16.9 us instead of 17.4 and 20.4, longer ones are slower (docs/measurements/2026-11-29-odd-blocks.md).
@@ -415,6 +423,23 @@ impl Tuning {
                 all_reduce_hops_max_bytes: HopLimit::Any(by_messages),
                 ..by_slots
             },
+        }
+    }
+
+    /// The same for so many ranks on CPUs of one host, three at least, with a processor each. A brief message to each peer takes 0.1 us, and a
+    /// ring has as many waits that depend on each other as ranks. Pairs send long messages in buffers that change hands, a ring's neighbours
+    /// cannot. Measured with 3, 4, 8, 16 and 32.
+    pub fn with_own_processors(self, nranks: u32) -> Tuning {
+        Tuning {
+            source: Some("docs/measurements/2026-11-29-cpu-many-ranks.md"),
+            one_shot_max_bytes: u64::MAX,
+            // A chain's ranks do not wait for each other's answers.
+            reduce_one_shot_max_bytes: 0,
+            reduce_scatter_one_shot_max_bytes: SPREAD_MIN_BYTES as u64,
+            all_reduce_hops_max_bytes: HopLimit::Any(96 << 10),
+            all_gather_read_min_bytes: if nranks == 3 { 128 << 10 } else { u64::MAX },
+            two_shot_min_bytes: (8 << 10) / u64::from(nranks),
+            ..self
         }
     }
 

@@ -32,10 +32,10 @@ impl Cpu {
         let work = BriefExchange {
             send: send_to[to.peer.index()],
             src: to.buffer,
-            sent: Brief { tag: *to_tag, len_bytes: to.len_bytes, in_halves: true },
+            sent: Brief { tag: *to_tag, len_bytes: to.len_bytes },
             recv: recv_from[from.peer.index()],
             dst: from.buffer,
-            received: Brief { tag: *from_tag, len_bytes: from.len_bytes, in_halves: true },
+            received: Brief { tag: *from_tag, len_bytes: from.len_bytes },
         };
         let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
         let block = CpuBlock::new(wait, DataType::U8, &operator);

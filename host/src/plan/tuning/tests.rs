@@ -362,14 +362,44 @@ fn ranks_that_share_processors_take_few_dependent_waits() {
             assert_eq!(chosen(nranks, reads, Func::AllReduce, longest + 1), "ring simple", "{nranks} ranks");
         }
     }
-    // Nothing changes where each has its own, between two, and over streams.
-    for (nranks, architecture, they_do) in
-        [(4, Architecture::Cpu, false), (2, Architecture::Cpu, true), (4, Architecture::CpuStreams, true)]
-    {
+    // Nothing changes between two, and over streams.
+    for (nranks, architecture) in [(2, Architecture::Cpu), (4, Architecture::CpuStreams)] {
         let before = cpu(nranks, architecture, Forced::default(), None);
-        let tuning = before.sharing_processors(they_do).tuning;
-        assert_eq!(tuning, before.tuning, "{nranks} {architecture:?}");
+        for they_do in [false, true] {
+            let tuning = before.sharing_processors(they_do).tuning;
+            assert_eq!(tuning, before.tuning, "{nranks} {architecture:?}");
+        }
     }
+}
+
+/// docs/measurements/2026-11-29-cpu-many-ranks.md
+#[test]
+fn ranks_with_a_processor_each_go_to_all_peers_at_once() {
+    let facts = |nranks, reads: bool| {
+        let facts = cpu(nranks, Architecture::Cpu, Forced::default(), None);
+        facts.reading_from(reads.then_some(8 << 10)).sharing_processors(false)
+    };
+    let chosen = |nranks, func, count| {
+        let chosen = [false, true].map(|reads| facts(nranks, reads).choose(&call(func, count)).candidate);
+        assert_eq!(chosen[0], chosen[1], "{nranks} ranks: {func}");
+        chosen[0].to_string()
+    };
+    for nranks in [3, 4, 8, 16, 128] {
+        assert_eq!(chosen(nranks, Func::AllGather, 1), "oneshot simple");
+        assert_eq!(chosen(nranks, Func::AllGather, 64 << 20), "oneshot simple");
+        assert_eq!(chosen(nranks, Func::ReduceScatter, 8 << 10), "oneshot simple");
+        assert_eq!(chosen(nranks, Func::ReduceScatter, (8 << 10) + 1), "ring simple");
+        assert_eq!(chosen(nranks, Func::Reduce, 1), "ring simple");
+        let two_shot = (8 << 10) / u64::from(nranks);
+        assert_eq!(chosen(nranks, Func::AllReduce, two_shot - 1), "oneshot simple");
+        assert_eq!(chosen(nranks, Func::AllReduce, two_shot), "twoshot simple");
+        assert_eq!(chosen(nranks, Func::AllReduce, 96 << 10), "twoshot simple");
+        assert_eq!(chosen(nranks, Func::AllReduce, (96 << 10) + 1), "ring simple");
+    }
+    let is_read = |nranks, bytes| facts(nranks, true).goes_as_messages(&call(Func::AllGather, bytes));
+    assert_eq!([(128 << 10) - 1, 128 << 10].map(|bytes| is_read(3, bytes)), [false, true]);
+    assert!(!is_read(4, 1 << 30));
+    assert!(!facts(3, false).goes_as_messages(&call(Func::AllGather, 1 << 30)), "they cannot");
 }
 
 #[test]
