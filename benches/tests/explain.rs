@@ -274,7 +274,7 @@ fn what_cannot_be_explained_says_what_can() {
         ("--file h200x8.xml --explain all-reduce 1M --ranks 9", "have 8 GPUs"),
         (
             "--file h200x8.xml --explain all-reduce 1M --algo rings",
-            "--algo rings: some of tree, ring, oneshot, twoshot, collnetchain, collnetdirect and twolevel were expected",
+            "--algo rings: some of tree, ring, oneshot, twoshot, collnetchain, collnetdirect, twolevel and doubling were expected",
         ),
         (
             "--file h200x8.xml --explain all-reduce 1M --algo collnetchain",

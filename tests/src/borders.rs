@@ -60,6 +60,11 @@ const EVERYTHING: Collnet = Collnet::There(CollnetFacts {
 /// Channels of rings and of trees, as `connect` makes them on CPUs.
 const CHANNELS: [u32; 2] = [1, 2];
 
+/// Those that ranks have, as `init` counts them.
+fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
 impl Borders {
     /// For `func` on elements of `dtype` under `config`.
     pub fn new(config: &Config, func: Func, dtype: DataType, nranks: u32) -> Borders {
@@ -74,7 +79,8 @@ impl Borders {
             false => Collnet::Disabled,
         };
         let facts = Facts::of_cpus(nranks, architecture, config.forced, [ring_layout, mesh_layout], CHANNELS)
-            .with_collnet(collnet);
+            .with_collnet(collnet)
+            .sharing_processors(processors() < nranks);
         // So does one on two hosts that names this.
         let facts = match config.forced.names_algorithm(func, Algorithm::TwoLevel) {
             true => facts.on_hosts((0..nranks).map(|rank| u64::from(2 * rank / nranks))),

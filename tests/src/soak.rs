@@ -95,11 +95,14 @@ impl Luck {
     }
 
     fn settings(&mut self) -> Settings {
-        let algorithms = [None, Some(Algorithm::Ring), Some(Algorithm::Tree), Some(Algorithm::OneShot)];
+        let named = [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot, Algorithm::Doubling];
+        let algorithms = [None].into_iter().chain(named.map(Some)).collect::<Vec<_>>();
         let protocols = [None, Some(Protocol::LL), Some(Protocol::LL128), Some(Protocol::Simple)];
+        let (algorithm, protocol) = (self.one_of(&algorithms), self.one_of(&protocols));
         Settings {
-            algorithm: self.one_of(&algorithms),
-            protocol: self.one_of(&protocols),
+            algorithm,
+            // It has no other.
+            protocol: if algorithm == Some(Algorithm::Doubling) { Some(Protocol::Simple) } else { protocol },
             transport: Some(TransportKind::Net),
             buffer_bytes: self.one_of(&[8 << 10, 16 << 10, 64 << 10]),
             ..Settings::default()

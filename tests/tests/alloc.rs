@@ -187,6 +187,7 @@ fn nothing_is_allocated_after_the_first_call() {
     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot] {
         settings.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
+    settings.push(Settings::forced(Algorithm::Doubling, Protocol::Simple));
     for transport in [TransportKind::InProcess, TransportKind::Shm, TransportKind::Tcp, TransportKind::Net] {
         // Over streams every message is a system call, so ten settings would only take longer than one.
         let settings = if transport.is_remote() { &settings[..4] } else { &settings[..] };

@@ -145,7 +145,7 @@ fn a_file_that_cannot_be_used_is_named_with_line_and_field() {
     let error = refused(tuned(odd.path()));
     assert!(error.contains(odd.path().to_str().unwrap()), "{error}");
     assert!(
-        error.contains("line 9, algorithm: expected tree, ring, oneshot, twoshot, collnetchain, collnetdirect or twolevel"),
+        error.contains("line 9, algorithm: expected tree, ring, oneshot, twoshot, collnetchain, collnetdirect, twolevel or doubling"),
         "{error}"
     );
     let none = refused(tuned(std::path::Path::new("/does/not/exist.toml")));

@@ -6,18 +6,18 @@
 
 use super::mesh::{InTurn, Meet, Round};
 use super::work::{CollWork, MeshEnds};
-use crate::conn::{RecvConn, SendConn};
 use crate::gpu::{Block, Stop};
-use crate::prims::Simple;
+use crate::prims::Proto;
 use crate::prims::brief::{self, Brief, Operands};
+use core::marker::PhantomData;
 use core::ptr::copy;
 use oxccl_shared::abi::Rank;
-use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, peers, place_from, place_to, sources};
+use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, peers, sources};
 
-/// Rounds of brief messages so, others one peer after the other by whole slots.
-pub struct Briefly;
+/// Rounds of brief messages so, if `P` [allows it](Proto::IS_PLAIN); others one peer after the other by slices.
+pub struct Briefly<P>(PhantomData<P>);
 
-impl<B: Block> Meet<B> for Briefly {
+impl<B: Block, P: Proto<B>> Meet<B> for Briefly<P> {
     #[inline(always)]
     unsafe fn run<const HOPS: usize>(
         block: &B,
@@ -28,9 +28,9 @@ impl<B: Block> Meet<B> for Briefly {
     ) -> Result<(), Stop> {
         // Another thread would move a part of each message, and a poster would announce it.
         let is_alone = block.threads() == 1 && block.leads() && block.posts();
-        if !is_alone || block.has_pre() || work.nranks == 1 || !round.is_brief() {
+        if !P::IS_PLAIN || !is_alone || block.has_pre() || work.nranks == 1 || !round.is_brief() {
             // SAFETY: obligations 1 and 2 are passed on.
-            return unsafe { InTurn::<Simple>::run(block, ends, work, hops, round) };
+            return unsafe { InTurn::<P>::run(block, ends, work, hops, round) };
         }
         let turn = Turn { ends, work, round };
         for hop in &hops {
@@ -66,7 +66,14 @@ impl Turn<'_> {
                 Sent::Result => self.output(Part::Block, self.work.rank),
             };
             // SAFETY: obligation 1; a block of one thread, and a brief message fits a slot.
-            unsafe { brief::send(block, self.conn_to(peer), self.message(len_bytes), src) }
+            unsafe {
+                brief::send(
+                    block,
+                    self.ends.to(self.work.rank, peer, self.work.nranks),
+                    self.message(len_bytes),
+                    src,
+                )
+            }
         };
         match hop.to {
             Others::None => Ok(()),
@@ -108,7 +115,7 @@ impl Turn<'_> {
         let receive = |peer: Rank| {
             let (dst, len_bytes) = self.output(hop.dst, peer);
             // SAFETY: obligation 1; as in `send`.
-            unsafe { brief::recv(block, self.conn_from(peer), self.message(len_bytes), dst.cast_mut()) }
+            unsafe { brief::recv(block, self.ends.from(rank, peer), self.message(len_bytes), dst.cast_mut()) }
         };
         match hop.from {
             Others::None => Ok(()),
@@ -134,17 +141,5 @@ impl Turn<'_> {
     #[inline(always)]
     fn message(&self, len_bytes: usize) -> Brief {
         Brief { tag: self.work.tag, len_bytes }
-    }
-
-    #[inline(always)]
-    fn conn_to(&self, peer: Rank) -> &SendConn {
-        let index = self.ends.send[place_to(self.work.rank, peer, self.work.nranks)];
-        &self.ends.conns.send[index as usize]
-    }
-
-    #[inline(always)]
-    fn conn_from(&self, peer: Rank) -> &RecvConn {
-        let index = self.ends.recv[place_from(self.work.rank, peer)];
-        &self.ends.conns.recv[index as usize]
     }
 }

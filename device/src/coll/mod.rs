@@ -15,6 +15,8 @@ pub mod twolevel;
 #[cfg(feature = "cpu")]
 mod briefly;
 #[cfg(feature = "cpu")]
+mod doubling;
+#[cfg(feature = "cpu")]
 pub mod pair;
 #[cfg(feature = "cpu")]
 mod offer;
@@ -24,8 +26,6 @@ pub mod direct;
 pub mod reading;
 pub mod symmetric;
 
-#[cfg(feature = "cpu")]
-use briefly::Briefly;
 pub use mesh::{AtOnce, InTurn, Meet};
 pub use work::{CollWork, Endpoints, HostEnds, MeshEnds, Offered, P2pWork, Received, RingEnds, TreeEnds};
 
@@ -34,6 +34,12 @@ use crate::gpu::{Block, BulkCopy, Lines, Stop};
 use crate::prims::{Bulk, Ll, Ll128, Proto, Simple};
 use oxccl_shared::abi::{Algorithm, Func, Protocol};
 use oxccl_shared::algo::twolevel::PEERS_MAX;
+
+/// How the hops of a mesh are carried out where not all peers are met at once.
+#[cfg(feature = "cpu")]
+type OneByOne<P> = briefly::Briefly<P>;
+#[cfg(not(feature = "cpu"))]
+type OneByOne<P> = InTurn<P>;
 
 /// Runs one channel's part of a collective to its end.
 ///
@@ -81,21 +87,16 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
     let ran = match (work.algorithm, work.func) {
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::Ring, _) => unsafe { ring::run::<B, P>(block, conns, &ends.ring, work) },
-        #[cfg(feature = "cpu")]
         // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::OneShot, _) if P::PROTOCOL == Protocol::Simple => unsafe {
-            oneshot::run::<B, Briefly>(block, &ends.mesh(conns), work)
-        },
-        #[cfg(feature = "cpu")]
-        // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::TwoShot, Func::AllReduce) if P::PROTOCOL == Protocol::Simple => unsafe {
-            twoshot::run::<B, Briefly>(block, &ends.mesh(conns), work)
-        },
-        // SAFETY: obligations 1 and 2 are passed on.
-        (Algorithm::OneShot, _) => unsafe { oneshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work) },
+        (Algorithm::OneShot, _) => unsafe { oneshot::run::<B, OneByOne<P>>(block, &ends.mesh(conns), work) },
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::TwoShot, Func::AllReduce) => unsafe {
-            twoshot::run::<B, InTurn<P>>(block, &ends.mesh(conns), work)
+            twoshot::run::<B, OneByOne<P>>(block, &ends.mesh(conns), work)
+        },
+        #[cfg(feature = "cpu")]
+        // SAFETY: obligations 1 and 2 are passed on.
+        (Algorithm::Doubling, Func::AllReduce | Func::Barrier) if P::IS_PLAIN => unsafe {
+            doubling::all_reduce(block, &ends.mesh(conns), work)
         },
         // SAFETY: obligations 1 and 2 are passed on.
         (Algorithm::TwoLevel, Func::AllReduce) => unsafe {
@@ -116,6 +117,7 @@ unsafe fn run_protocol<B: Block, P: Proto<B>>(
         (
             Algorithm::TwoShot
             | Algorithm::TwoLevel
+            | Algorithm::Doubling
             | Algorithm::Tree
             | Algorithm::CollnetChain
             | Algorithm::CollnetDirect,

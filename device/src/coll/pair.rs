@@ -1,7 +1,7 @@
 //! Two ranks and a brief message each way at most: ring and one-shot are the same then, and all that is left to do is known before.
 
 use crate::conn::{RecvConn, SendConn};
-use crate::gpu::{Block, Stop};
+use crate::gpu::{Block, How, Stop};
 use crate::prims::brief::{self, Brief};
 use core::ptr::copy;
 use oxccl_shared::abi::{Algorithm, Func, Rank};
@@ -68,7 +68,9 @@ pub unsafe fn run<B: Block>(
         Keep::Reduced if hop.takes_own => {
             let dst = work.dst.wrapping_add(at(hop.dst, rank));
             // SAFETY: obligations 1 and 2. In place, what is overwritten has been sent.
-            unsafe { brief::reduce(block, recv, message, (own, dst), work.by_rank && rank < peer)? };
+            unsafe {
+                brief::reduce(block, recv, message, (own, dst), work.by_rank && rank < peer, How::default())?
+            };
         }
         Keep::Each if hop.takes_own => {
             // SAFETY: obligation 1; in place both are the same.

@@ -259,8 +259,7 @@ pub unsafe fn at_once<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork)
         return Ok(false);
     }
     // SAFETY: obligation 1; as just asked.
-    while !work.finished && unsafe { advance_brief(block, conns, work)? }.is_none() {}
-    Ok(work.finished)
+    Ok(unsafe { advance_brief(block, conns, work)? }.is_none())
 }
 
 /// # Safety

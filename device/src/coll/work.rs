@@ -1,9 +1,13 @@
 //! Work descriptors: one channel's part of one operation.
 
 use crate::conn::Conns;
+#[cfg(feature = "cpu")]
+use crate::conn::{RecvConn, SendConn};
 use core::ops::Range;
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank};
 use oxccl_shared::algo::collnet::{HostLinks, Owner};
+#[cfg(feature = "cpu")]
+use oxccl_shared::algo::mesh;
 use oxccl_shared::algo::tree::{ARITY_MAX, TreeLinks};
 
 /// One channel's part of a collective.
@@ -217,6 +221,21 @@ pub struct MeshEnds<'a> {
     pub send: &'a [u16],
     /// By place in rank order, ourselves left out.
     pub recv: &'a [u16],
+}
+
+#[cfg(feature = "cpu")]
+impl MeshEnds<'_> {
+    /// The connection of `rank` among `n` to a peer.
+    #[inline(always)]
+    pub(super) fn to(&self, rank: Rank, peer: Rank, n: u32) -> &SendConn {
+        &self.conns.send[self.send[mesh::place_to(rank, peer, n)] as usize]
+    }
+
+    /// The one from a peer.
+    #[inline(always)]
+    pub(super) fn from(&self, rank: Rank, peer: Rank) -> &RecvConn {
+        &self.conns.recv[self.recv[mesh::place_from(rank, peer)] as usize]
+    }
 }
 
 impl CollWork {

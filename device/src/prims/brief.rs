@@ -15,7 +15,7 @@ use oxccl_shared::abi::{Protocol, SlotHeader, SlotLine};
 use oxccl_shared::proto::simple::SPREAD_MIN_BYTES;
 
 /// Whether a message of so many bytes is brief: it begins where its slot does. [`exchange_brief`](crate::coll::send_recv::exchange_brief)
-/// also moves longer ones, up to a slot.
+/// and recursive doubling also move longer ones, up to a slot.
 #[inline(always)]
 pub const fn is_brief(len_bytes: usize) -> bool {
     len_bytes < SPREAD_MIN_BYTES
@@ -187,10 +187,10 @@ unsafe fn empty_longer(conn: &RecvConn, len_bytes: u32, dst: *mut u8) {
     conn.release_next_message(len_bytes);
 }
 
-/// Waits for a message, and reduces it with `own` into `dst`, with our own operand first if `own_first`.
+/// Waits for a message, and reduces it with `own` into `dst`, with our own operand first if `own_first`, without the pre-operation.
 ///
 /// # Safety
-/// 1. As [`send`]'s first; the operator changes neither inputs nor results.
+/// 1. As [`send`]'s first.
 /// 2. `own` is readable and `dst` writable for its length, a whole number of elements; they are the same or disjoint.
 #[inline(always)]
 pub(crate) unsafe fn reduce<B: Block>(
@@ -199,11 +199,12 @@ pub(crate) unsafe fn reduce<B: Block>(
     message: Brief,
     (own, dst): (*const u8, *mut u8),
     own_first: bool,
+    how: How,
 ) -> Result<(), Stop> {
     let theirs = await_place(block, conn, message)?;
     let (a, b) = if own_first { (own, theirs) } else { (theirs, own) };
     // SAFETY: obligations 1 and 2; the slot is full, and no user's memory.
-    unsafe { block.combine_bulk(dst, null_mut(), a, b, message.len_bytes, How::default()) };
+    unsafe { block.combine_bulk(dst, null_mut(), a, b, message.len_bytes, how) };
     release(conn, message.len_bytes as u32);
     Ok(())
 }

@@ -87,6 +87,9 @@ pub trait Proto<B: Block> {
     /// Otherwise one looks for all.
     const EACH_LOOKS: bool;
 
+    /// Whether a whole slot is one ordinary copy, so that a message of one needs no walk over slices.
+    const IS_PLAIN: bool = false;
+
     /// Whether this thread compares headers with what we expect, if each looks for data itself.
     #[inline(always)]
     fn checks(block: &B) -> bool {

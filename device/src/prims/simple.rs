@@ -20,6 +20,7 @@ pub struct Simple;
 impl<B: Block> Proto<B> for Simple {
     const PROTOCOL: Protocol = Protocol::Simple;
     const EACH_LOOKS: bool = false;
+    const IS_PLAIN: bool = true;
 
     #[inline]
     fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {

@@ -24,6 +24,8 @@ const BY_STARS: Candidates = Candidates::over(Connections::Star);
 
 /// What needs a network that reduces.
 const IN_NETWORK: Candidates = BY_CHAINS.or_also(BY_STARS);
+/// Measured between ranks on CPUs of one host alone.
+const BY_DOUBLING: Candidates = Candidates::along(Algorithm::Doubling);
 
 /// Of hosts with many GPUs.
 const NO_ROOM_FOR_STARS: &str =
@@ -172,6 +174,9 @@ impl Facts {
     /// Through a network that reduces, all-reduces by chains alone were measured.
     fn doubtful(&self, call: &Call) -> Candidates {
         let slow = self.slow_or_unmeasured(call).or_also(BY_STARS);
+        let doubles =
+            self.tuning.doubling_max_bytes > 0 || self.forced.names_algorithm(call.func, Algorithm::Doubling);
+        let slow = if doubles { slow } else { slow.or_also(BY_DOUBLING) };
         if call.func == Func::AllReduce { slow } else { slow.or_also(IN_NETWORK) }
     }
 
@@ -227,6 +232,11 @@ impl Facts {
         };
         let ring = Candidate::new(Algorithm::Ring, by_size(ring, bytes));
         let tree = Candidate::new(Algorithm::Tree, by_size(self.tuning.ring_protocols, bytes));
+        let longest = self.tuning.doubling_max_bytes;
+        if matches!(call.func, Func::AllReduce | Func::Barrier) && longest > 0 && call.bytes() <= longest {
+            let doubling = Candidate::new(Algorithm::Doubling, Protocol::Simple);
+            return Some(Measured { source, order: [doubling, in_hops, ring, tree] });
+        }
         let first = match call.bytes() {
             bytes if self.is_by_lines(call.func, bytes) => {
                 self.known(call.func).and(BY_LINES).only().unwrap_or(ring)

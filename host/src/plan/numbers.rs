@@ -26,6 +26,8 @@ pub struct Tuning {
     pub all_to_all_one_shot_max_bytes: u64,
     /// From here on, in bytes of a block, all-gathers of ranks that read each other's memory are made of messages.
     pub all_gather_read_min_bytes: u64,
+    /// Up to here, in bytes of the call, all-reduces and barriers go by recursive doubling. 0: where that is slow, or was not measured.
+    pub doubling_max_bytes: u64,
     /// From here on all-reduce in hops is two-shot, and sends a rank's share of the buffer to each peer in both hops.
     pub two_shot_min_bytes: u64,
     /// Beyond the first and up to the second, in bytes of a message to a peer, functions are one-shot by LL128, where that is allowed and
@@ -239,6 +241,7 @@ impl Tuning {
         all_reduce_hops_max_bytes: HopLimit::Divided { pair: u64::MAX, more: 128 << 10 },
         all_to_all_one_shot_max_bytes: 0,
         all_gather_read_min_bytes: 0,
+        doubling_max_bytes: 0,
         two_shot_min_bytes: u64::MAX,
         one_shot_ll128_bytes: (0, 0),
         pair_one_shot_ll128_max_bytes: 0,
@@ -277,6 +280,7 @@ impl Tuning {
         all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
         all_to_all_one_shot_max_bytes: 64 << 10,
         all_gather_read_min_bytes: 0,
+        doubling_max_bytes: 0,
         two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
         // All-to-alls of 3 and 4 MiB 13.2 and 16.9 us instead of 17.4 and 20.4, longer ones are slower (docs/measurements/2026-11-29-odd-blocks.md).
@@ -412,7 +416,8 @@ impl Tuning {
             one_shot_max_bytes: u64::MAX,
             reduce_one_shot_max_bytes: message_max_bytes,
             all_reduce_hops_max_bytes: HopLimit::Any(by_messages.max(512 << 10)),
-            two_shot_min_bytes: (24 << 10) / u64::from(nranks - 1),
+            // docs/measurements/2026-11-29-cpu-many-ranks.md
+            two_shot_min_bytes: 12 << 10,
             ..self
         };
         match reads {
@@ -438,6 +443,12 @@ impl Tuning {
             reduce_scatter_one_shot_max_bytes: SPREAD_MIN_BYTES as u64,
             all_reduce_hops_max_bytes: HopLimit::Any(96 << 10),
             all_gather_read_min_bytes: if nranks == 3 { 128 << 10 } else { u64::MAX },
+            // Others than powers of two have two exchanges more: 3 and 5 ranks are faster in one hop.
+            doubling_max_bytes: match nranks {
+                _ if nranks.is_power_of_two() => 16 << 10,
+                0..6 => 0,
+                _ => 2 << 10,
+            },
             two_shot_min_bytes: (8 << 10) / u64::from(nranks),
             ..self
         }

@@ -48,6 +48,7 @@ pub fn algorithm(algorithm: Algorithm) -> &'static CStr {
         Algorithm::OneShot => c"ONESHOT",
         Algorithm::TwoShot => c"TWOSHOT",
         Algorithm::TwoLevel => c"TWOLEVEL",
+        Algorithm::Doubling => c"DOUBLING",
     }
 }
 

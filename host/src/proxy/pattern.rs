@@ -10,7 +10,7 @@ use oxccl_shared::algo::collnet::{Blocks, Shape};
 use oxccl_shared::algo::mesh::{Keep, Sent, peers};
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Connections;
-use oxccl_shared::algo::{Action, Hop, oneshot, ring, tree, twolevel, twoshot};
+use oxccl_shared::algo::{Action, Hop, doubling, oneshot, ring, tree, twolevel, twoshot};
 use std::ops::Range;
 
 /// This rank's place in one channel's ring and tree, or in its host.
@@ -139,6 +139,7 @@ pub(super) fn expand(
         Connections::Chain => to_network(op, part, &channel.chain, nranks, emit),
         Connections::Star => to_network(op, part, &channel.star, nranks, emit),
         Connections::Mesh if op.algorithm == Algorithm::TwoShot => in_two_shots(op, part, me, nranks, emit),
+        Connections::Mesh if op.algorithm == Algorithm::Doubling => by_doubling(op, part, me, nranks, emit),
         // What else of a mesh is known goes in one hop.
         Connections::Mesh => {
             // The hop of a barrier is one empty slot.
@@ -208,6 +209,21 @@ fn in_two_shots(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut
         }
         emit(peer, Way::Send, Amount::Steps(sent));
         emit(peer, Way::Recv, Amount::Steps(received));
+    }
+}
+
+/// All slices to and from each rank that this one exchanges them with.
+fn by_doubling(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Emit<'_>) {
+    // A barrier's messages are empty slots.
+    let one = Carried { slots: 1, elems: 0 };
+    let each = Amount::Steps(if op.func.has_buffers() { Carried::of(op, part.len()) } else { one });
+    for step in doubling::all_reduce(me, n) {
+        if step.sends {
+            emit(step.peer, Way::Send, each);
+        }
+        if step.received.is_some() {
+            emit(step.peer, Way::Recv, each);
+        }
     }
 }
 

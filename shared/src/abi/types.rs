@@ -167,6 +167,8 @@ numbered! {
         TwoShot = 17 => "twoshot",
         /// Between the ranks of each host, between hosts, and inside them again.
         TwoLevel = 18 => "twolevel",
+        /// Pairs of ranks, then pairs of pairs, and so on.
+        Doubling = 19 => "doubling",
     }
 }
 

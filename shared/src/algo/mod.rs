@@ -27,6 +27,7 @@ pub mod mesh;
 pub mod oneshot;
 pub mod twoshot;
 pub mod twolevel;
+pub mod doubling;
 pub mod pairwise;
 pub mod symmetric;
 pub mod custom;

@@ -1,11 +1,11 @@
 //! The table of all algorithms. A new one is a row of [`SPECS`]; its number and name are in `abi`.
 
 use super::spec::{Processor, Spec};
-use super::{collnet, oneshot, ring, tree, twolevel, twoshot};
+use super::{collnet, doubling, oneshot, ring, tree, twolevel, twoshot};
 use crate::abi::{Algorithm, Func, Protocol};
 
 /// Every algorithm: NCCL's two first. Their order is that of tables and lists.
-pub const SPECS: [&Spec; 7] = [
+pub const SPECS: [&Spec; 8] = [
     &tree::SPEC,
     &ring::SPEC,
     &oneshot::SPEC,
@@ -13,6 +13,7 @@ pub const SPECS: [&Spec; 7] = [
     &collnet::CHAIN,
     &collnet::DIRECT,
     &twolevel::SPEC,
+    &doubling::SPEC,
 ];
 
 /// An algorithm, a function that it has and a protocol.

@@ -108,6 +108,8 @@ pub enum ReductionOrder {
     Tree,
     /// By rank.
     Rank,
+    /// Neighbours, then neighbouring pairs, and so on.
+    Pairs,
     /// By rank inside a host, then by host; each block begins at another host.
     Levels,
     /// Inside a host by its chain or at its head, and as the network likes between hosts.
@@ -120,7 +122,7 @@ impl ReductionOrder {
     pub const fn is_as_by_rank(self, nranks: u32, is_associative: bool) -> bool {
         match self {
             ReductionOrder::Rank => true,
-            ReductionOrder::Ring | ReductionOrder::Tree | ReductionOrder::Levels => {
+            ReductionOrder::Ring | ReductionOrder::Tree | ReductionOrder::Pairs | ReductionOrder::Levels => {
                 nranks <= 2 || is_associative
             }
             ReductionOrder::Network => false,
@@ -153,6 +155,8 @@ pub enum Terms {
     Star,
     /// Two hops inside hosts and two between them, a block of each rank in each.
     Levels,
+    /// An exchange of the whole buffer for each bit of the number of ranks.
+    Doubling,
 }
 
 impl Terms {
@@ -169,6 +173,7 @@ impl Terms {
             Terms::Chain => 3,
             Terms::Levels => 4,
             Terms::Star => 5,
+            Terms::Doubling => 6,
         }
     }
 }
@@ -230,7 +235,7 @@ impl Terms {
             Terms::Hops(_) => 2,
             Terms::Chain | Terms::Star => 3,
             // A hop takes what it takes.
-            Terms::Levels => 2,
+            Terms::Levels | Terms::Doubling => 2,
         }
     }
 }

@@ -10,5 +10,6 @@ pub fn settings() -> Vec<Settings> {
     for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::OneShot] {
         all.extend(Protocol::ALL.iter().map(|protocol| Settings::forced(algorithm, *protocol)));
     }
+    all.push(Settings::forced(Algorithm::Doubling, Protocol::Simple));
     all
 }

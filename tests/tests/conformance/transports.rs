@@ -98,10 +98,11 @@ fn tcp_long_slices() {
 /// not aligned. No test machine has its ranks far apart for sure.
 #[test]
 fn streamed_slots() {
-    use Algorithm::{OneShot, Ring, Tree};
+    use Algorithm::{Doubling, OneShot, Ring, Tree};
     let _deadline = Deadline::start("streamed_slots", Duration::from_secs(240));
     let transport = Some(TransportKind::Shm);
-    for (nranks, algorithm) in [(2, None), (3, None), (3, Some(OneShot)), (4, Some(Tree)), (4, Some(Ring))] {
+    let several = [(3, OneShot), (4, Tree), (4, Ring), (5, Doubling)].map(|(nranks, by)| (nranks, Some(by)));
+    for (nranks, algorithm) in [(2, None), (3, None)].into_iter().chain(several) {
         let settings = Settings { algorithm, transport, buffer_bytes: 128 << 10, ..Settings::default() };
         let streamed = |_, config: &mut Config| {
             config.slot_stores = SlotStores::Streamed;

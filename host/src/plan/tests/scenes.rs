@@ -163,6 +163,14 @@ fn cpu_scenes(add: &mut dyn FnMut(&str, Facts)) {
         add(&format!("{nranks} ranks, memory"), cpu(nranks, cpu_only, free, Collnet::OneHost));
         add(&format!("{nranks} ranks, streams"), cpu(nranks, streams, free, Collnet::Disabled));
     }
+    for nranks in [3, 4, 6, 16] {
+        let memory = cpu(nranks, cpu_only, free, Collnet::OneHost);
+        for (processors, crowded) in [("a processor each", false), ("fewer processors", true)] {
+            add(&format!("{nranks} ranks, memory, {processors}"), memory.sharing_processors(crowded));
+            let read = memory.reading_from(Some(8 << 10)).sharing_processors(crowded);
+            add(&format!("{nranks} ranks, memory that is read, {processors}"), read);
+        }
+    }
     for (algorithms, protocols) in [
         ("ring", ""),
         ("tree", ""),

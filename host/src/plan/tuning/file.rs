@@ -486,7 +486,7 @@ time_us = [1.0, 0.5, nan]
                 "\"pat\"",
                 9,
                 "algorithm",
-                "tree, ring, oneshot, twoshot, collnetchain, collnetdirect or twolevel",
+                "tree, ring, oneshot, twoshot, collnetchain, collnetdirect, twolevel or doubling",
             ),
             ("\"cpu\"", "\"cuda\"", 9, "algorithm", "has no direct simple there, but ring ll"),
             ("\"simple\"", "\"ll256\"", 10, "protocol", "ll128"),

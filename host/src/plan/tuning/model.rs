@@ -9,6 +9,7 @@ use super::machine::Machine;
 use crate::plan::Call;
 use crate::topology::PathKind;
 use oxccl_shared::abi::Protocol;
+use oxccl_shared::algo::doubling;
 use oxccl_shared::algo::registry::spec_of;
 use oxccl_shared::algo::spec::Terms;
 
@@ -47,6 +48,7 @@ pub fn estimate(candidate: Candidate, call: &Call, machine: &Machine) -> Estimat
         Terms::Chain => chain(candidate, machine, bytes),
         Terms::Star => star(candidate, machine, bytes),
         Terms::Levels => levels(candidate, machine, bytes),
+        Terms::Doubling => doubling(candidate, machine, bytes),
     }
 }
 
@@ -192,6 +194,15 @@ fn levels(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
     // Of the buffer, in one direction: what a rank sends inside its host, and what a host's ranks send to others together.
     let (near, far) = (2.0 * (each - 1.0) / each, 2.0 * (hosts - 1.0) / hosts);
     Estimate::new(latency, 1.0 / (near / inside + far / between), bytes)
+}
+
+/// Exchanges of the whole buffer, between hosts as soon as there are several.
+fn doubling(candidate: Candidate, machine: &Machine, bytes: u64) -> Estimate {
+    let (base, step, inter) = latencies(candidate, machine, machine.pairs.kind);
+    let exchanges = f64::from(doubling::depth(machine.nranks));
+    let latency = base + exchanges * if machine.nhosts > 1 { inter } else { step };
+    let pair = machine.hops_bw().min(machine.pairs.bw);
+    Estimate::new(latency, pair / exchanges, bytes)
 }
 
 /// Useful channels for so many bytes, of the connected ones, in blocks of so many threads: NCCL's rule, by which

@@ -402,7 +402,7 @@ fn read(
 }
 
 /// A bit for each algorithm.
-const ALGORITHM_BITS: u8 = (1 << SPECS.len()) - 1;
+const ALGORITHM_BITS: u8 = u8::MAX >> (u8::BITS as usize - SPECS.len());
 /// There are three protocols.
 const PROTOCOL_BITS: u8 = 0b111;
 

@@ -352,9 +352,8 @@ fn ranks_that_share_processors_take_few_dependent_waits() {
         }
     }
     for reads in [false, true] {
-        assert_eq!(chosen(4, reads, Func::AllReduce, block - 1), "oneshot simple");
-        assert_eq!(chosen(4, reads, Func::AllReduce, block), "twoshot simple");
-        assert_eq!(chosen(8, reads, Func::AllReduce, 4 << 10), "twoshot simple");
+        assert_eq!(chosen(4, reads, Func::AllReduce, (12 << 10) - 1), "oneshot simple");
+        assert_eq!(chosen(8, reads, Func::AllReduce, 12 << 10), "twoshot simple");
         for nranks in [3, 4, 8, 128] {
             let by_messages = (block - 1) * u64::from(nranks);
             let longest = if reads { by_messages } else { by_messages.max(512 << 10) };
@@ -385,16 +384,31 @@ fn ranks_with_a_processor_each_go_to_all_peers_at_once() {
         chosen[0].to_string()
     };
     for nranks in [3, 4, 8, 16, 128] {
+        let barrier = if nranks == 3 { "oneshot simple" } else { "doubling simple" };
+        assert_eq!(chosen(nranks, Func::Barrier, 0), barrier);
         assert_eq!(chosen(nranks, Func::AllGather, 1), "oneshot simple");
         assert_eq!(chosen(nranks, Func::AllGather, 64 << 20), "oneshot simple");
         assert_eq!(chosen(nranks, Func::ReduceScatter, 8 << 10), "oneshot simple");
         assert_eq!(chosen(nranks, Func::ReduceScatter, (8 << 10) + 1), "ring simple");
         assert_eq!(chosen(nranks, Func::Reduce, 1), "ring simple");
-        let two_shot = (8 << 10) / u64::from(nranks);
-        assert_eq!(chosen(nranks, Func::AllReduce, two_shot - 1), "oneshot simple");
-        assert_eq!(chosen(nranks, Func::AllReduce, two_shot), "twoshot simple");
         assert_eq!(chosen(nranks, Func::AllReduce, 96 << 10), "twoshot simple");
         assert_eq!(chosen(nranks, Func::AllReduce, (96 << 10) + 1), "ring simple");
+    }
+    for (nranks, one_shot, doubling) in
+        [(3, 2730, 0), (4, 0, 16 << 10), (5, 1638, 0), (6, 0, 2 << 10), (12, 0, 2 << 10), (16, 0, 16 << 10)]
+    {
+        let expected = |bytes| match bytes {
+            _ if bytes <= doubling => "doubling simple",
+            _ if bytes < one_shot => "oneshot simple",
+            _ => "twoshot simple",
+        };
+        for bytes in [1, doubling.max(1), doubling + 1, one_shot.max(2) - 1, one_shot.max(1)] {
+            assert_eq!(
+                chosen(nranks, Func::AllReduce, bytes),
+                expected(bytes),
+                "{nranks} ranks: {bytes} bytes"
+            );
+        }
     }
     let is_read = |nranks, bytes| facts(nranks, true).goes_as_messages(&call(Func::AllGather, bytes));
     assert_eq!([(128 << 10) - 1, 128 << 10].map(|bytes| is_read(3, bytes)), [false, true]);

@@ -462,8 +462,14 @@ fn play_beside(
 }
 
 /// A network that reduces is behind no proxy of connections.
-const BETWEEN_RANKS: [Algorithm; 5] =
-    [Algorithm::Tree, Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoLevel];
+const BETWEEN_RANKS: [Algorithm; 6] = [
+    Algorithm::Tree,
+    Algorithm::Ring,
+    Algorithm::OneShot,
+    Algorithm::TwoShot,
+    Algorithm::TwoLevel,
+    Algorithm::Doubling,
+];
 
 fn any_call(n: u32) -> impl Strategy<Value = Call> {
     let ring = [Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce, Func::Send];
@@ -471,7 +477,7 @@ fn any_call(n: u32) -> impl Strategy<Value = Call> {
         3 => (Just(Func::AllReduce), proptest::sample::select(&BETWEEN_RANKS[..])),
         5 => (proptest::sample::select(ring.to_vec()), Just(Algorithm::Ring)),
         2 => (proptest::sample::select(&[Func::ReduceScatter, Func::Reduce][..]), Just(Algorithm::OneShot)),
-        1 => (Just(Func::Barrier), Just(Algorithm::OneShot)),
+        1 => (Just(Func::Barrier), proptest::sample::select(&[Algorithm::OneShot, Algorithm::Doubling][..])),
     ];
     let count = prop_oneof![1usize..4, 1usize..600, 1usize..3000];
     let rest = (proptest::sample::select(Protocol::ALL), count, 0..n, 1usize..3, 1..=LANES);
@@ -484,6 +490,7 @@ fn any_call(n: u32) -> impl Strategy<Value = Call> {
         // A hop to all and from all at once must fit the slots that there are.
         let is_direct = matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot | Algorithm::TwoLevel);
         let slices_per_chunk = if is_direct { 1 } else { slices };
+        let protocol = if algorithm == Algorithm::Doubling { Protocol::Simple } else { protocol };
         let (count, nchannels) = if is_barrier { (0, 1) } else { (count, nchannels) };
         Call { func, algorithm, protocol, count, rank: Rank(rank), slices_per_chunk, nchannels }
     })

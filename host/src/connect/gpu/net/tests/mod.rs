@@ -594,7 +594,7 @@ impl Player {
                 let place = self.layout.heads(kind).unwrap().place(at, self.rank).unwrap();
                 (self.conns(kind).channel(at, place.conns()), TreeEnds::default())
             }
-            Algorithm::TwoShot => panic!("not over a proxy: {plan:?}"),
+            Algorithm::TwoShot | Algorithm::Doubling => panic!("not over a proxy of GPUs: {plan:?}"),
         };
         let operator = resolve(RedOp::Sum, dtype, self.facts.nranks, 0);
         let block = CpuBlock::new(self, dtype, &operator);

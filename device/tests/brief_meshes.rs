@@ -1,0 +1,247 @@
+//! All-reduce, all-gather, reduce-scatter and reduce among a few threads, to all peers at once and by recursive doubling: the same outcome
+//! whichever ranks take the short way of brief messages and which walk over slices, and operation after operation on the same connections.
+
+use oxccl_device::coll::{self, CollWork, Endpoints, InTurn, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot};
+use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers};
+use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_device::prims::Simple;
+use oxccl_shared::abi::{Algorithm, ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::algo::mesh::peers;
+use oxccl_shared::reduce;
+use proptest::prelude::*;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+const LAYOUT: ConnLayout =
+    ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
+/// Bytes of an element, and how far buffers lie behind an aligned address.
+const SIZE: usize = size_of::<u32>();
+const OFF: usize = 1;
+
+/// Waits for ever.
+struct Patience;
+
+impl Waiter for Patience {
+    fn spins(&self) -> u32 {
+        4
+    }
+
+    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        panic!("{on:?}: {found:?} instead of {expected:?}");
+    }
+}
+
+/// The memory of the connections between all pairs: that of rank `i` to rank `j` at `i * n + j`.
+struct Memory {
+    n: u32,
+    bases: Vec<*mut u8>,
+}
+
+impl Memory {
+    const LAYOUT: Layout = match Layout::from_size_align(
+        LAYOUT.total_bytes() + buffers_bytes(LAYOUT.simple_slot_bytes as usize),
+        128,
+    ) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a valid layout"),
+    };
+
+    fn new(n: u32) -> Memory {
+        // SAFETY: the layout has bytes.
+        let bases = (0..n * n).map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }).collect();
+        Memory { n, bases }
+    }
+
+    /// A rank's ends: to peers in the order of `peers`, from others in rank order.
+    fn ends(&self, rank: u32) -> (Vec<SendConn>, Vec<RecvConn>) {
+        let base = |from: u32, to: u32| self.bases[(from * self.n + to) as usize];
+        let mut send: Vec<SendConn> = peers(Rank(rank), self.n)
+            // SAFETY: zeroed and aligned until the memory goes, after all ends; the only producer.
+            .map(|peer| unsafe { SendConn::new(peer, base(rank, peer.0), LAYOUT) })
+            .collect();
+        let others = (0..self.n).filter(|peer| *peer != rank);
+        let mut recv: Vec<RecvConn> =
+            // SAFETY: as above; the only consumer.
+            others.map(|peer| unsafe { RecvConn::new(Rank(peer), base(peer, rank), LAYOUT) }).collect();
+        for out in &mut send {
+            let back = recv.iter_mut().find(|conn| conn.peer() == out.peer()).unwrap();
+            out.spread();
+            back.spread();
+            // SAFETY: there is room for the buffers behind either connection.
+            unsafe { share_buffers(out, back, true) };
+        }
+        (send, recv)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the ends are gone.
+        self.bases.iter().for_each(|base| unsafe { dealloc(*base, Self::LAYOUT) });
+    }
+}
+
+/// One operation, the same on all ranks.
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    algorithm: Algorithm,
+    func: Func,
+    count: usize,
+    in_place: bool,
+}
+
+impl Operation {
+    fn blocks(&self, has_blocks: bool, n: u32) -> usize {
+        self.count * if has_blocks { n as usize } else { 1 }
+    }
+
+    fn input(&self, rank: u32, n: u32) -> Vec<u32> {
+        let len = self.blocks(self.func == Func::ReduceScatter, n);
+        (0..len).map(|at| (at as u32).wrapping_mul(0x9e37_79b9) ^ (rank * 257)).collect()
+    }
+
+    /// What a rank must have in the end, if its output is to be looked at. The root of a reduce is the last rank.
+    fn expected(&self, rank: u32, n: u32) -> Option<Vec<u32>> {
+        let inputs: Vec<Vec<u32>> = (0..n).map(|rank| self.input(rank, n)).collect();
+        let sum = |at: usize| inputs.iter().fold(0u32, |sum, input| sum.wrapping_add(input[at]));
+        let first = rank as usize * self.count;
+        match self.func {
+            Func::AllGather => Some(inputs.concat()),
+            Func::ReduceScatter => Some((first..first + self.count).map(sum).collect()),
+            Func::Reduce if rank + 1 < n => None,
+            _ => Some((0..self.count).map(sum).collect()),
+        }
+    }
+
+    /// Runs it on a rank. Returns its output.
+    fn run(&self, rank: u32, n: u32, conns: Conns<'_>, walks: bool) -> Vec<u32> {
+        let input = self.input(rank, n);
+        let output_len = self.blocks(self.func == Func::AllGather, n);
+        // In place, one is a part of the other: an all-gather's input is its block of the output, a reduce-scatter's output that of the input.
+        let (own, longest) = (rank as usize * self.count * SIZE, input.len().max(output_len) * SIZE);
+        let mut bytes = vec![0u8; OFF + 2 * longest];
+        let src_at = OFF + if self.in_place && self.func == Func::AllGather { own } else { 0 };
+        let dst_at = match (self.in_place, self.func) {
+            (true, Func::ReduceScatter) => OFF + own,
+            (true, _) => OFF,
+            (false, _) => OFF + longest,
+        };
+        for (to, from) in bytes[src_at..].chunks_exact_mut(SIZE).zip(&input) {
+            to.copy_from_slice(&from.to_ne_bytes());
+        }
+        let base = bytes.as_mut_ptr();
+        let work = CollWork {
+            func: self.func,
+            algorithm: self.algorithm,
+            protocol: Protocol::Simple,
+            dtype: DataType::U32,
+            src: base.wrapping_add(src_at),
+            dst: base.wrapping_add(dst_at),
+            count: self.count,
+            part: 0..self.count,
+            chunk_elems: LAYOUT.simple_slot_bytes as usize / SIZE,
+            slice_elems: LAYOUT.simple_slot_bytes as usize / SIZE,
+            grain_elems: 1,
+            rank: Rank(rank),
+            nranks: n,
+            root: Rank(n - 1),
+            host_ranks: 0,
+            tag: 5,
+            stream: false,
+        };
+        let list: Vec<u16> = (0..n as u16 - 1).collect();
+        let operator = reduce::resolve(RedOp::Sum, DataType::U32, n, 0);
+        let block = CpuBlock::new(&Patience, DataType::U32, &operator);
+        let mesh = MeshEnds { conns, send: &list, recv: &list };
+        // SAFETY: the buffers are as long as the function says; the lists name the connections, each with all other ranks.
+        let ran = unsafe {
+            match self.algorithm {
+                Algorithm::OneShot if walks => oneshot::run::<_, InTurn<Simple>>(&block, &mesh, &work),
+                Algorithm::TwoShot if walks => twoshot::run::<_, InTurn<Simple>>(&block, &mesh, &work),
+                _ => coll::run(&block, conns, &endpoints(&list), &work),
+            }
+        };
+        ran.unwrap();
+        let output = bytes[dst_at..].chunks_exact(SIZE).take(output_len);
+        output.map(|elem| u32::from_ne_bytes([elem[0], elem[1], elem[2], elem[3]])).collect()
+    }
+}
+
+fn endpoints(list: &[u16]) -> Endpoints<'_> {
+    static NO_TREE: std::sync::OnceLock<TreeEnds> = std::sync::OnceLock::new();
+    Endpoints {
+        ring: RingEnds::default(),
+        tree: NO_TREE.get_or_init(TreeEnds::default),
+        chain: Default::default(),
+        star: Default::default(),
+        mesh_recv: list,
+        mesh_send: list,
+    }
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    let what = prop_oneof![
+        Just((Algorithm::OneShot, Func::AllReduce)),
+        Just((Algorithm::OneShot, Func::AllGather)),
+        Just((Algorithm::OneShot, Func::ReduceScatter)),
+        Just((Algorithm::OneShot, Func::Reduce)),
+        Just((Algorithm::TwoShot, Func::AllReduce)),
+        Just((Algorithm::Doubling, Func::AllReduce)),
+        Just((Algorithm::OneShot, Func::Barrier)),
+        Just((Algorithm::Doubling, Func::Barrier)),
+    ];
+    // Around where messages leave their line, go in buffers, are more than a tile, are not brief, and fill more than a slot.
+    let count = prop_oneof![
+        0..30usize,
+        250..260usize,
+        510..520usize,
+        1020..1030usize,
+        2040..2060usize,
+        4090..4100usize,
+        8000..10_000usize
+    ];
+    (what, count, any::<bool>()).prop_map(|((algorithm, func), count, in_place)| Operation {
+        algorithm,
+        func,
+        // A reduce in place is one of the root alone.
+        in_place: in_place && func != Func::Reduce,
+        count: if func == Func::Barrier { 0 } else { count },
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 100 }))]
+
+    #[test]
+    fn outcomes_are_right_whichever_ranks_walk(
+        n in 2u32..7,
+        walks in any::<[bool; 6]>(),
+        operations in prop::collection::vec(operations(), 1..12),
+    ) {
+        let memory = Memory::new(n);
+        let outputs: Vec<Vec<Vec<u32>>> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..n).map(|rank| {
+                let (send, recv) = memory.ends(rank);
+                let operations = &operations;
+                scope.spawn(move || {
+                    let conns = Conns { send: &send, recv: &recv };
+                    let run = |op: &Operation| op.run(rank, n, conns, walks[rank as usize]);
+                    operations.iter().map(run).collect::<Vec<_>>()
+                })
+            }).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        for (rank, outputs) in (0..n).zip(&outputs) {
+            for (op, output) in operations.iter().zip(outputs) {
+                if let Some(expected) = op.expected(rank, n) {
+                    prop_assert_eq!(output, &expected, "{:?} on rank {}", op, rank);
+                }
+            }
+        }
+    }
+}
