@@ -8,7 +8,7 @@ use oxccl_shared::abi::Func;
 use oxccl_shared::algo::chunk;
 use oxccl_shared::algo::doubling::{self as schedule, Use};
 
-/// Runs `work`, an all-reduce or a barrier of two ranks at least over Simple.
+/// Runs `work`, an all-reduce or a barrier over Simple.
 ///
 /// # Panics
 /// If another thread works or announces beside this one.
@@ -49,6 +49,12 @@ unsafe fn one_slice<B: Block>(
     message: Brief,
     (src, dst): (*const u8, *mut u8),
 ) -> Result<(), Stop> {
+    if work.nranks == 1 {
+        let how = How { pre: true, post: true, ..How::default() };
+        // SAFETY: obligation 1: `dst` is `src` or disjoint from it.
+        unsafe { block.map_bulk(dst, null_mut(), src, message.len_bytes, how) };
+        return Ok(());
+    }
     let mut value = src;
     if block.has_pre() {
         let how = How { pre: true, ..How::default() };
