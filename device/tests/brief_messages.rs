@@ -1,79 +1,20 @@
 //! Messages between two threads, most of them brief: they arrive whichever way either end takes, in slots or in buffers that change hands,
 //! and nobody waits for a credit that only its own receiving would free.
 
+mod common;
+
+use common::{LAYOUT, Memory, Patience};
 use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::coll::send_recv::{self, BriefExchange};
-use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers};
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::gpu::cpu::CpuBlock;
 use oxccl_device::gpu::cpu::reduce::set_asking_pays;
-use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
-use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::prims::brief::Brief;
-use oxccl_shared::abi::{ConnLayout, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::abi::{DataType, Func, Protocol, Rank, RedOp};
 use oxccl_shared::reduce;
 use proptest::prelude::*;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::{Barrier, Mutex, PoisonError};
-
-const LAYOUT: ConnLayout =
-    ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
-
-/// Waits for ever.
-struct Patience;
-
-impl Waiter for Patience {
-    fn spins(&self) -> u32 {
-        4
-    }
-
-    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
-        std::thread::yield_now();
-        Ok(())
-    }
-
-    fn refuse(&self, _: Wait, _: SlotHeader, _: SlotHeader) -> Stop {
-        Stop
-    }
-}
-
-/// The memory of two connections, one each way, and of their buffers.
-struct Memory([*mut u8; 2]);
-
-impl Memory {
-    const BYTES: usize = LAYOUT.total_bytes() + buffers_bytes(LAYOUT.simple_slot_bytes as usize);
-    const LAYOUT: Layout = match Layout::from_size_align(Self::BYTES, 128) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a valid layout"),
-    };
-
-    fn new() -> Memory {
-        // SAFETY: the layout has bytes.
-        Memory([0, 1].map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }))
-    }
-
-    /// Each rank's ends. Some ranks may send in buffers that change hands.
-    fn ranks(&self, uses: [bool; 2]) -> [(SendConn, RecvConn); 2] {
-        [0, 1].map(|rank: usize| {
-            let peer = Rank(1 - rank as u32);
-            // SAFETY: zeroed and aligned until both are gone; the only producer.
-            let mut send = unsafe { SendConn::new(peer, self.0[rank], LAYOUT) };
-            // SAFETY: as above; the only consumer.
-            let mut recv = unsafe { RecvConn::new(peer, self.0[1 - rank], LAYOUT) };
-            send.spread();
-            recv.spread();
-            // SAFETY: there is room for the buffers behind either connection.
-            unsafe { share_buffers(&mut send, &mut recv, uses[rank]) };
-            (send, recv)
-        })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout; the ends are gone.
-        self.0.iter().for_each(|base| unsafe { dealloc(*base, Self::LAYOUT) });
-    }
-}
 
 /// How two ranks are tested.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +36,12 @@ static PROCESSOR: Mutex<()> = Mutex::new(());
 fn on_both<R: Send>(kind: Kind, body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
     let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
     set_asking_pays(kind.asks);
-    let memory = Memory::new();
-    let [first, second] = memory.ranks(kind.uses);
+    let memory = Memory::new(2);
+    let [first, second] = [0, 1].map(|rank| memory.ends(rank, kind.uses[rank as usize]));
     std::thread::scope(|scope| {
         let body = &body;
-        let other = scope.spawn(move || body(1, &second.0, &second.1));
-        [body(0, &first.0, &first.1), other.join().unwrap()]
+        let other = scope.spawn(move || body(1, &second.0[0], &second.1[0]));
+        [body(0, &first.0[0], &first.1[0]), other.join().unwrap()]
     })
 }
 

@@ -12,7 +12,7 @@ use crate::prims::brief::{self, Brief, Operands};
 use core::marker::PhantomData;
 use core::ptr::copy;
 use oxccl_shared::abi::Rank;
-use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, peers, sources};
+use oxccl_shared::algo::mesh::{Keep, MeshHop, Others, Part, Sent, sources};
 
 /// Rounds of brief messages so, if `P` [allows it](Proto::IS_PLAIN); others one peer after the other by slices.
 pub struct Briefly<P>(PhantomData<P>);
@@ -60,26 +60,16 @@ impl Turn<'_> {
     /// # Safety
     /// 1. As [`Meet::run`].
     unsafe fn send<B: Block>(&self, block: &B, hop: &MeshHop) -> Result<(), Stop> {
+        let (rank, n) = (self.work.rank, self.work.nranks);
         let send_to = |peer: Rank| {
             let (src, len_bytes) = match hop.send {
                 Sent::Input(part) => self.input(part, peer),
-                Sent::Result => self.output(Part::Block, self.work.rank),
+                Sent::Result => self.output(Part::Block, rank),
             };
             // SAFETY: obligation 1; a block of one thread, and a brief message fits a slot.
-            unsafe {
-                brief::send(
-                    block,
-                    self.ends.to(self.work.rank, peer, self.work.nranks),
-                    self.message(len_bytes),
-                    src,
-                )
-            }
+            unsafe { brief::send(block, self.ends.to(rank, peer, n), self.message(len_bytes), src) }
         };
-        match hop.to {
-            Others::None => Ok(()),
-            Others::One(peer) => send_to(peer),
-            Others::All => peers(self.work.rank, self.work.nranks).try_for_each(send_to),
-        }
+        hop.to.ranks(rank, n).try_for_each(send_to)
     }
 
     /// Reduces what all others send, with our own input.

@@ -433,7 +433,7 @@ impl Tuning {
 
     /// The same for so many ranks on CPUs of one host, three at least, with a processor each. A brief message to each peer takes 0.1 us, and a
     /// ring has as many waits that depend on each other as ranks. Pairs send long messages in buffers that change hands, a ring's neighbours
-    /// cannot. Measured with 3, 4, 8, 16 and 32.
+    /// cannot. Measured with 3 to 16.
     pub fn with_own_processors(self, nranks: u32) -> Tuning {
         Tuning {
             source: Some("docs/measurements/2026-11-29-cpu-many-ranks.md"),

@@ -139,18 +139,31 @@ pub(super) fn expand(
         Connections::Chain => to_network(op, part, &channel.chain, nranks, emit),
         Connections::Star => to_network(op, part, &channel.star, nranks, emit),
         Connections::Mesh if op.algorithm == Algorithm::TwoShot => in_two_shots(op, part, me, nranks, emit),
-        Connections::Mesh if op.algorithm == Algorithm::Doubling => by_doubling(op, part, me, nranks, emit),
+        Connections::Mesh if op.algorithm == Algorithm::Doubling => {
+            let each = all_of(op, part);
+            for step in doubling::all_reduce(me, nranks) {
+                if step.sends {
+                    emit(step.peer, Way::Send, each);
+                }
+                if step.received.is_some() {
+                    emit(step.peer, Way::Recv, each);
+                }
+            }
+        }
         // What else of a mesh is known goes in one hop.
         Connections::Mesh => {
-            // The hop of a barrier is one empty slot.
-            let one = Carried { slots: 1, elems: 0 };
-            let steps = Amount::Steps(if op.func.has_buffers() { in_chunks(op, part) } else { one });
+            let steps = all_of(op, part);
             for hop in oneshot::hops(op.func, me, order.rank) {
                 hop.to.ranks(me, nranks).for_each(|peer| emit(peer, Way::Send, steps));
                 hop.from.ranks(me, nranks).for_each(|peer| emit(peer, Way::Recv, steps));
             }
         }
     }
+}
+
+/// All of a part as one message. That of a barrier is one empty slot.
+fn all_of(op: &Operation, part: Range<usize>) -> Amount {
+    Amount::Steps(if op.func.has_buffers() { in_chunks(op, part) } else { in_a_slot(0) })
 }
 
 /// A part that is cut into chunks and these into slots.
@@ -209,21 +222,6 @@ fn in_two_shots(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut
         }
         emit(peer, Way::Send, Amount::Steps(sent));
         emit(peer, Way::Recv, Amount::Steps(received));
-    }
-}
-
-/// All slices to and from each rank that this one exchanges them with.
-fn by_doubling(op: &Operation, part: Range<usize>, me: Rank, n: u32, emit: &mut Emit<'_>) {
-    // A barrier's messages are empty slots.
-    let one = Carried { slots: 1, elems: 0 };
-    let each = Amount::Steps(if op.func.has_buffers() { Carried::of(op, part.len()) } else { one });
-    for step in doubling::all_reduce(me, n) {
-        if step.sends {
-            emit(step.peer, Way::Send, each);
-        }
-        if step.received.is_some() {
-            emit(step.peer, Way::Recv, each);
-        }
     }
 }
 

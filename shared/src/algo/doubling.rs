@@ -1,5 +1,5 @@
-//! Recursive doubling: an all-reduce or a barrier in as many exchanges as the number of ranks has bits, each of the whole buffer, for messages whose time
-//! is that of the exchanges (Thakur, Rabenseifner, Gropp: "Optimization of Collective Communication Operations in MPICH", 2005).
+//! Recursive doubling: an all-reduce or a barrier in as many exchanges as the number of ranks has bits, each of the whole buffer, for messages
+//! whose time is that of the exchanges (Thakur, Rabenseifner, Gropp: "Optimization of Collective Communication Operations in MPICH", 2005).
 //!
 //! As many ranks as the largest power of two have *seats*. Of `n` ranks beyond it, each of the first `2 r` ranks of even number sends its input
 //! to the next rank, which has the seat of both. In exchange `i` the ranks at seats that differ by bit `i` exchange what they have, and both
@@ -9,7 +9,8 @@
 //! # Why it cannot deadlock
 //! Number the steps of a slice, the same on every rank: the sends to those with seats, the exchanges, the sends of the outcome. A receive waits
 //! for a send of the same step, and who exchanges sends before it receives. A connection carries one message of a slice each way, so the
-//! credit that a send waits for is of an earlier slice, or of an earlier operation on the connection. So every wait looks back, but for receives, which wait for sends that do.
+//! credit that a send waits for is of an earlier slice, or of an earlier operation on the connection. So every wait looks back, but for
+//! receives, which wait for sends that do.
 
 use super::spec::{Connections, Offered, Protocols, Proxied, ReductionOrder, Spec, Terms};
 use crate::abi::{Algorithm, Func, Protocol, Rank};
@@ -183,10 +184,7 @@ mod tests {
             let mut ranks: Vec<Walk> = (0..n).map(|rank| Walk::begin(rank, n, 4)).collect();
             let mut wires = vec![VecDeque::new(); (n * n) as usize];
             // Each goes as far as it can, the first ones first.
-            while let Some(_moved) =
-                ranks.iter_mut().find_map(|rank| rank.advance(n, slots, &mut wires).then_some(()))
-            {
-            }
+            while ranks.iter_mut().any(|rank| rank.advance(n, slots, &mut wires)) {}
             assert!(ranks.iter().all(|rank| rank.steps.is_empty()), "{n} ranks, {slots} slots");
             assert!(wires.iter().all(VecDeque::is_empty), "{n} ranks: everything has been received");
         }

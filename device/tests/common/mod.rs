@@ -1,0 +1,80 @@
+//! Ranks that meet in the memory of a test: connections between all pairs, with buffers that change hands.
+
+use oxccl_device::conn::{RecvConn, SendConn, buffers_bytes, share_buffers};
+use oxccl_device::gpu::cpu::Waiter;
+use oxccl_device::gpu::{Stop, Wait};
+use oxccl_shared::abi::{ConnLayout, Rank, SlotHeader};
+use oxccl_shared::algo::mesh::peers;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+pub const LAYOUT: ConnLayout =
+    ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
+
+/// Waits for ever.
+pub struct Patience;
+
+impl Waiter for Patience {
+    fn spins(&self) -> u32 {
+        4
+    }
+
+    fn wait(&self, _: Wait, _: u32) -> Result<(), Stop> {
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    fn refuse(&self, on: Wait, expected: SlotHeader, found: SlotHeader) -> Stop {
+        panic!("{on:?}: {found:?} instead of {expected:?}");
+    }
+}
+
+/// The memory of the connections between all pairs: that of rank `i` to rank `j` at `i * n + j`.
+pub struct Memory {
+    n: u32,
+    bases: Vec<*mut u8>,
+}
+
+impl Memory {
+    const LAYOUT: Layout = match Layout::from_size_align(
+        LAYOUT.total_bytes() + buffers_bytes(LAYOUT.simple_slot_bytes as usize),
+        128,
+    ) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a valid layout"),
+    };
+
+    /// Zeroed, for so many ranks.
+    pub fn new(n: u32) -> Memory {
+        // SAFETY: the layout has bytes.
+        let bases = (0..n * n).map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }).collect();
+        Memory { n, bases }
+    }
+
+    /// A rank's ends: to peers in the order of `peers`, from others in rank order. The rank may send in buffers that change hands.
+    pub fn ends(&self, rank: u32, uses: bool) -> (Vec<SendConn>, Vec<RecvConn>) {
+        let base = |from: u32, to: u32| self.bases[(from * self.n + to) as usize];
+        let mut send: Vec<SendConn> = peers(Rank(rank), self.n)
+            // SAFETY: zeroed and aligned until the memory goes, after all ends; the only producer.
+            .map(|peer| unsafe { SendConn::new(peer, base(rank, peer.0), LAYOUT) })
+            .collect();
+        let others = (0..self.n).filter(|peer| *peer != rank);
+        let mut recv: Vec<RecvConn> =
+            // SAFETY: as above; the only consumer.
+            others.map(|peer| unsafe { RecvConn::new(Rank(peer), base(peer, rank), LAYOUT) }).collect();
+        for out in &mut send {
+            let back = recv.iter_mut().find(|conn| conn.peer() == out.peer()).unwrap();
+            out.spread();
+            back.spread();
+            // SAFETY: there is room for the buffers behind either connection.
+            unsafe { share_buffers(out, back, uses) };
+        }
+        (send, recv)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the ends are gone.
+        self.bases.iter().for_each(|base| unsafe { dealloc(*base, Self::LAYOUT) });
+    }
+}
