@@ -36,10 +36,14 @@ fn job_name() -> String {
     format!("{}{:09}{number}", std::process::id(), started.subsec_nanos())
 }
 
-/// An unused port of the loopback.
+/// An unused port of the loopback. It is none of those that Linux gives to who names none, 32768 to 60999 as a rule: before a job listens there, a
+/// process of another test might have been given it. Tests run in processes of their own, so that each begins elsewhere.
 pub(super) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback has ports");
-    listener.local_addr().expect("it is bound").port()
+    const PORTS: std::ops::Range<u16> = 20_000..29_000;
+    let first = (std::process::id() % PORTS.len() as u32) as u16;
+    let mut all = PORTS.clone().skip(first.into()).chain(PORTS);
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    all.find(is_free).expect("the loopback has free ports")
 }
 
 #[test]
