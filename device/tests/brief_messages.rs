@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LAYOUT, Memory, Patience};
+use common::{BUFFER_BYTES, LAYOUT, Memory, Patience};
 use oxccl_device::coll::P2pWork;
 use oxccl_device::coll::pair::{self, PairWork};
 use oxccl_device::coll::send_recv::{self, BriefExchange};
@@ -183,6 +183,21 @@ fn a_message_of_a_slot_at_most_takes_one() {
     }
 }
 
+/// A buffer is longer than a slot, and parts that go in buffers are equal. A rank without buffers fills slots.
+#[test]
+fn a_long_message_takes_as_few_steps_as_its_places_allow() {
+    let slot_bytes = LAYOUT.simple_slot_bytes as usize;
+    for len in [slot_bytes + 1, BUFFER_BYTES, BUFFER_BYTES + 1, 2 * BUFFER_BYTES] {
+        let steps = on_both(Kind { uses: [true, false], asks: false }, |rank, send, recv| {
+            let (mut sent, mut received) = (content(rank, 0, len), vec![0; len]);
+            exchange(Path::AtOnce, (send, recv), 7, &mut sent, &mut received);
+            assert_eq!(received, content(1 - rank, 0, len));
+            send.step().0 as usize
+        });
+        assert_eq!(steps, [len.div_ceil(BUFFER_BYTES), len.div_ceil(slot_bytes)], "{len} bytes");
+    }
+}
+
 /// What a rank has just read is what it fills next, if it uses buffers; what its peer does makes no difference.
 #[test]
 fn the_next_message_goes_where_the_latest_came() {
@@ -205,8 +220,7 @@ fn the_next_message_goes_where_the_latest_came() {
             assert_eq!((first[2], second[2]), (first[0], second[0]), "{len} bytes");
         } else {
             // Two buffers go away, and none comes back.
-            let slot_bytes = LAYOUT.simple_slot_bytes as usize;
-            assert_eq!(first[1], first[0] + slot_bytes);
+            assert_eq!(first[1], first[0] + BUFFER_BYTES);
             assert!(
                 first[2] < first[0] && second.iter().all(|place| !first.contains(place)),
                 "{first:?} {second:?}"

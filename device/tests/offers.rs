@@ -3,7 +3,7 @@
 
 use oxccl_device::coll::reading::{self, PairReduction};
 use oxccl_device::coll::{Offered, P2pWork, send_recv};
-use oxccl_device::conn::{Conns, RecvConn, SendConn};
+use oxccl_device::conn::{Conns, RecvConn, SendConn, buffers_bytes, share_buffers};
 use oxccl_device::gpu::cpu::{CpuBlock, Waiter};
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_device::remote::{RemoteMemory, Unreadable};
@@ -55,14 +55,18 @@ impl RemoteMemory for Here {
     }
 }
 
+/// Of each buffer of a pair: three slots.
+const BUFFER_BYTES: usize = 1536;
+
 /// The memory of a connection.
 struct Memory(*mut u8);
 
 impl Memory {
-    const LAYOUT: Layout = match Layout::from_size_align(LAYOUT.total_bytes(), 128) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a valid layout"),
-    };
+    const LAYOUT: Layout =
+        match Layout::from_size_align(LAYOUT.total_bytes() + buffers_bytes(BUFFER_BYTES), 128) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a valid layout"),
+        };
 
     fn new() -> Memory {
         // SAFETY: the layout has bytes.
@@ -270,7 +274,14 @@ fn reduce_both(
     declines: fn(usize) -> bool,
 ) -> [Option<Vec<i32>>; 2] {
     let memories = [Memory::new(), Memory::new()];
-    let [(send_0, recv_1), (send_1, recv_0)] = [memories[0].ends(declines), memories[1].ends(declines)];
+    let [(mut send_0, mut recv_1), (mut send_1, mut recv_0)] =
+        [memories[0].ends(declines), memories[1].ends(declines)];
+    for (send, recv) in [(&mut send_0, &mut recv_0), (&mut send_1, &mut recv_1)] {
+        send.spread();
+        recv.spread();
+        // SAFETY: behind either connection is room for the buffers.
+        unsafe { share_buffers(send, recv, BUFFER_BYTES, true) };
+    }
     let thrice = |(send, recv): (SendConn, RecvConn), rank: u32| {
         let conns = Conns { send: &[send], recv: &[recv] };
         let got = [(); 3].map(|()| reduce_part(conns, rank, func, count, in_place[rank as usize]));

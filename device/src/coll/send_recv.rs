@@ -2,16 +2,16 @@
 
 #[cfg(feature = "cpu")]
 use super::offer;
-use super::work::{P2pWork, Received};
+use super::work::{Offered, P2pWork, Received};
 use crate::conn::Conns;
 #[cfg(feature = "cpu")]
 use crate::gpu::End;
-use crate::gpu::{Awaited, Block, Lines, Stop, Wait};
+use crate::gpu::{Block, Lines, Stop, Wait};
 #[cfg(feature = "cpu")]
 use crate::prims::brief::{self, Brief};
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};
 use core::ops::Range;
-use oxccl_shared::abi::{KernelMessage, Protocol, SlotHeader};
+use oxccl_shared::abi::{ConnLayout, KernelMessage, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
 
 /// Transfers every message of `works`, each slice as soon as its connection allows. Messages on one connection are
@@ -262,6 +262,24 @@ pub unsafe fn at_once<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork)
     Ok(unsafe { advance_brief(block, conns, work)? }.is_none())
 }
 
+/// Bytes of the next slice of a message, or what it waits for. Both ends say the same: either knows where it lies.
+#[inline(always)]
+fn next_slice<B: Block, P: Proto<B>>(conns: Conns<'_>, work: &P2pWork) -> Result<usize, Wait> {
+    let (index, left) = (work.conn as usize, work.len_bytes - work.done_bytes);
+    // What was read in part comes again in slots, in pieces like those that were read.
+    let of_slot =
+        (work.offered == Offered::Declined).then_some(|conn: &ConnLayout| left.min(P::payload_bytes(conn)));
+    if work.is_send {
+        let conn = &conns.send[index];
+        let len = || of_slot.map_or_else(|| P::part_to_send(conn, left), |of_slot| of_slot(conn.layout()));
+        conn.poll_credit(P::PROTOCOL, true).then(len).ok_or(conn.wait())
+    } else {
+        let conn = &conns.recv[index];
+        let len = |_| of_slot.map_or_else(|| P::part_received(conn, left), |of_slot| of_slot(conn.layout()));
+        P::poll_header(conn).map(len).ok_or(conn.wait())
+    }
+}
+
 /// # Safety
 /// 1. As [`run`], for this work.
 unsafe fn advance_over<B: Block, P: Proto<B>>(
@@ -269,18 +287,10 @@ unsafe fn advance_over<B: Block, P: Proto<B>>(
     conns: Conns<'_>,
     work: &mut P2pWork,
 ) -> Result<Option<Wait>, Stop> {
-    let index = work.conn as usize;
-    let (ready, peer, capacity, what) = if work.is_send {
-        let conn = &conns.send[index];
-        (conn.poll_credit(P::PROTOCOL, true), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Credit)
-    } else {
-        let conn = &conns.recv[index];
-        (P::poll_header(conn).is_some(), conn.peer(), P::payload_bytes(conn.layout()), Awaited::Data)
+    let len = match next_slice::<B, P>(conns, work) {
+        Ok(len) => len,
+        Err(wait) => return Ok(Some(wait)),
     };
-    if !ready {
-        return Ok(Some(Wait { peer, what }));
-    }
-    let len = capacity.min(work.len_bytes - work.done_bytes);
     let connection = [work.conn];
     let (action, src, src_position) = match work.received {
         _ if work.is_send => (Action::SEND, work.buffer.cast_const(), 0),

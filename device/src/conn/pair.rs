@@ -7,9 +7,20 @@ use oxccl_shared::abi::ConnEnd;
 use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, PingPong, Place};
 use std::sync::Arc;
 
-/// Bytes of a connection's buffers, which lie behind it, if it has slots of Simple of so many bytes.
-pub const fn buffers_bytes(slot_bytes: usize) -> usize {
-    BUFFERS * slot_bytes
+/// Bytes of a connection's buffers, which lie behind it, if each has so many.
+pub const fn buffers_bytes(buffer_bytes: usize) -> usize {
+    BUFFERS * buffer_bytes
+}
+
+/// The first of as few parts as fit buffers of so many bytes. Equal ones: a buffer is in our caches as far as the last message in it reached.
+/// None that a buffer does not take.
+const fn equal_part(left: usize, buffer_bytes: usize) -> usize {
+    const GRAIN_BYTES: usize = 128;
+    if left <= buffer_bytes {
+        return left;
+    }
+    let part = left.div_ceil(left.div_ceil(buffer_bytes)).next_multiple_of(GRAIN_BYTES);
+    if part >= PING_PONG_MIN_BYTES && part < buffer_bytes { part } else { buffer_bytes }
 }
 
 /// A pair's buffers, as one of its ranks sees them.
@@ -36,18 +47,18 @@ pub(super) struct Pair {
     buffers: Option<Arc<Buffers>>,
 }
 
-/// Gives a rank's two connections with one peer, of one layout, their buffers. Before the first message; both ranks do it, whether they send
-/// in them or not.
+/// Gives a rank's two connections with one peer, of one layout, their buffers of `len_bytes`, a slot of Simple at least. Before the first
+/// message; both ranks do it with the same length, whether they send in them or not.
 ///
 /// # Safety
 /// 1. Behind the `total_bytes` of either connection's layout is as much memory as [`buffers_bytes`] says, which lives as long. Nobody else
 ///    uses it, but the peer in the same way.
-pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, is_used: bool) {
+pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, len_bytes: usize, is_used: bool) {
     let behind =
         |end: &ConnEnd| end.consumer_side.cast_mut().cast::<u8>().wrapping_add(end.layout.total_bytes());
     let [outgoing, incoming] = [behind(&send.end), behind(&recv.end)];
-    let len_bytes = send.end.layout.simple_slot_bytes as usize;
     assert_eq!(send.end.layout, recv.end.layout, "both ranks compute where buffers lie");
+    assert!(len_bytes >= send.end.layout.simple_slot_bytes as usize, "what fits a slot fits a buffer");
     let buffers = Arc::new(Buffers {
         hands: PingPong::new(),
         outgoing,
@@ -84,6 +95,23 @@ impl Pair {
         buffers.at(place)
     }
 
+    /// How many of the bytes that are left of a message come next, if they go in a buffer.
+    #[inline]
+    pub fn part(&self, left: usize) -> Option<usize> {
+        let buffers = self.buffers.as_ref()?;
+        let part = equal_part(left, buffers.len_bytes);
+        (buffers.is_used && part >= PING_PONG_MIN_BYTES && buffers.hands.next() != Place::Slot)
+            .then_some(part)
+    }
+
+    /// As [`Self::part`] of the producer, of the message of the next step, which has come.
+    #[inline]
+    pub fn part_found(&self, end: &ConnEnd, cursor: ConsumerCursor, left: usize) -> Option<usize> {
+        let buffers = self.buffers.as_ref()?;
+        let is_in_buffer = cursor.next_line(words(end)).place() != Place::Slot;
+        is_in_buffer.then(|| equal_part(left, buffers.len_bytes))
+    }
+
     /// Whether the message that is being sent lies in a buffer.
     #[inline]
     pub fn has_chosen(&self) -> bool {
@@ -111,6 +139,29 @@ impl Pair {
     pub fn take(&self, end: &ConnEnd, cursor: ConsumerCursor) {
         if let Some(buffers) = &self.buffers {
             buffers.hands.take(cursor.next_line(words(end)).place());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_few_and_equal_to_a_grain() {
+        // Two parts of 640 would go in slots.
+        assert_eq!([1025, 1 << 10, 1].map(|left| equal_part(left, 1 << 10)), [1 << 10, 1 << 10, 1]);
+        const BUFFER_BYTES: usize = 16 << 10;
+        for len in (1..5 * BUFFER_BYTES).step_by(97).chain([BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES])
+        {
+            let (mut left, mut parts) = (len, Vec::new());
+            while left > 0 {
+                parts.push(equal_part(left, BUFFER_BYTES));
+                left -= parts[parts.len() - 1];
+            }
+            assert_eq!(parts.len(), len.div_ceil(BUFFER_BYTES), "{len}: {parts:?}");
+            let (least, most) = (*parts.iter().min().unwrap(), *parts.iter().max().unwrap());
+            assert!(most <= BUFFER_BYTES && most - least < 128 * parts.len(), "{len}: {parts:?}");
         }
     }
 }

@@ -264,6 +264,14 @@ impl RecvConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
+    /// How many of the bytes that are left of a message have come in the current step: as the producer's [`part`](super::SendConn::part).
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn part(&self, left: usize) -> usize {
+        let in_buffer = self.pair.part_found(&self.end, self.moved.get(), left);
+        in_buffer.unwrap_or(left.min(self.layout().simple_slot_bytes as usize))
+    }
+
     /// Where a message of so many bytes of Simple lies, fewer than [`PING_PONG_MIN_BYTES`](super::PING_PONG_MIN_BYTES): in the line of the current
     /// step's slot, or at the slot's beginning.
     #[inline(always)]

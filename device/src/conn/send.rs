@@ -345,6 +345,13 @@ impl SendConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
+    /// How many of the bytes that are left of a message are filled next: a slot's, or more, and equal parts, in a buffer of the pair's.
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn part(&self, left: usize) -> usize {
+        self.pair.part(left).unwrap_or(left.min(self.layout().simple_slot_bytes as usize))
+    }
+
     /// Where a message of so many bytes of Simple lies, fewer than [`PING_PONG_MIN_BYTES`](super::PING_PONG_MIN_BYTES): in the line of the current
     /// step's slot, or at the slot's beginning.
     #[inline(always)]

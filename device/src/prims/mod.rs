@@ -36,7 +36,7 @@ pub use span::Span;
 
 pub(crate) use peers::{for_peers, rank_of};
 
-use crate::conn::{Conns, RecvConn};
+use crate::conn::{Conns, RecvConn, SendConn};
 use crate::gpu::{Block, End, Stop, wait_for};
 use oxccl_shared::abi::{ConnLayout, Protocol, SlotHeader};
 use oxccl_shared::algo::Action;
@@ -140,6 +140,18 @@ pub trait Proto<B: Block> {
     /// Payload bytes of one slot.
     fn payload_bytes(layout: &ConnLayout) -> usize {
         proto::payload_bytes(Self::PROTOCOL, layout)
+    }
+
+    /// Bytes of the next slice of a message of which so many are left, for which there is a credit.
+    #[inline(always)]
+    fn part_to_send(conn: &SendConn, left: usize) -> usize {
+        left.min(Self::payload_bytes(conn.layout()))
+    }
+
+    /// As [`Self::part_to_send`] of its sender, of a slice that has come.
+    #[inline(always)]
+    fn part_received(conn: &RecvConn, left: usize) -> usize {
+        left.min(Self::payload_bytes(conn.layout()))
     }
 }
 

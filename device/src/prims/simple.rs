@@ -3,6 +3,8 @@
 use super::{Proto, Slice};
 #[cfg(feature = "cpu")]
 use crate::conn::PING_PONG_MIN_BYTES;
+#[cfg(feature = "cpu")]
+use crate::conn::SendConn;
 use crate::conn::{Conns, RecvConn};
 use crate::distance::Fill;
 #[cfg(feature = "cpu")]
@@ -25,6 +27,18 @@ impl<B: Block> Proto<B> for Simple {
     #[inline]
     fn poll_header(conn: &RecvConn) -> Option<SlotHeader> {
         conn.poll()
+    }
+
+    #[cfg(feature = "cpu")]
+    #[inline]
+    fn part_to_send(conn: &SendConn, left: usize) -> usize {
+        conn.part(left)
+    }
+
+    #[cfg(feature = "cpu")]
+    #[inline]
+    fn part_received(conn: &RecvConn, left: usize) -> usize {
+        conn.part(left)
     }
 
     #[inline(always)]

@@ -10,6 +10,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 pub const LAYOUT: ConnLayout =
     ConnLayout { ll_slot_bytes: 256, ll128_slot_bytes: 256, simple_slot_bytes: 16 << 10 };
 
+/// Of each buffer that changes hands: longer than a slot.
+pub const BUFFER_BYTES: usize = 40 << 10;
+
 /// Waits for ever.
 pub struct Patience;
 
@@ -35,13 +38,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    const LAYOUT: Layout = match Layout::from_size_align(
-        LAYOUT.total_bytes() + buffers_bytes(LAYOUT.simple_slot_bytes as usize),
-        128,
-    ) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a valid layout"),
-    };
+    const LAYOUT: Layout =
+        match Layout::from_size_align(LAYOUT.total_bytes() + buffers_bytes(BUFFER_BYTES), 128) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a valid layout"),
+        };
 
     /// Zeroed, for so many ranks.
     pub fn new(n: u32) -> Memory {
@@ -66,7 +67,7 @@ impl Memory {
             out.spread();
             back.spread();
             // SAFETY: there is room for the buffers behind either connection.
-            unsafe { share_buffers(out, back, uses) };
+            unsafe { share_buffers(out, back, BUFFER_BYTES, uses) };
         }
         (send, recv)
     }

@@ -25,6 +25,7 @@ use crate::topology::TopologySettings;
 use crate::transport::p2p::P2pSettings;
 use crate::transport::{Allowed, Cma};
 use oxccl_device::distance::SlotStores;
+use oxccl_device::gpu::cpu::reduce::long_parts_pay;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -254,6 +255,13 @@ impl Config {
             ll128_slot_bytes: (16 << 10) >> shrink,
             simple_slot_bytes: (simple as u32).max(1 << 10) / 128 * 128,
         }
+    }
+
+    /// Length of the buffers that a pair of CPU ranks hands to and fro on its mesh connections: longer than a slot where long parts of messages
+    /// pay. All ranks of a host say the same.
+    pub fn mesh_buffer_bytes(&self, nranks: u32) -> usize {
+        let slot_bytes = self.mesh_layout(nranks).simple_slot_bytes as usize;
+        if nranks <= 2 && long_parts_pay() { 4 * slot_bytes } else { slot_bytes }
     }
 
     /// From how many bytes on messages of CPU ranks are read from their sender's memory, where the ranks of the host share processors or do

@@ -75,7 +75,12 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let (elem_bytes, count) = dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes(), call.count));
     let grain_elems = chunk::grain_elems(proto::grain_bytes(protocol), elem_bytes) as u64;
     let slot_elems = (facts.slot_bytes(call, candidate, layout) / elem_bytes).max(1) as u64;
-    let is_even = facts.tuning.hops_even_slices && spec.connections == Connections::Mesh;
+    let is_even = facts.tuning.even_slices
+        && match spec.connections {
+            Connections::Mesh => true,
+            Connections::Ring => matches!(call.func, Func::AllGather | Func::ReduceScatter),
+            _ => false,
+        };
     let slice_elems = if is_even { even_slices(count, slot_elems, grain_elems) } else { slot_elems };
     // A tree's kernel lets the way up run ahead of the way down by as many chunks as the credits allow: with one slice each, by all
     // slots.

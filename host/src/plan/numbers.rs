@@ -45,8 +45,9 @@ pub struct Tuning {
     pub broadcast_protocols: &'static [(u64, Protocol)],
     /// Slices of a ring's hop by Simple: one is in flight while the next is being filled.
     pub ring_slices: u32,
-    /// Whether hops to all peers cut a call into slices of equal length. A slice of a few elements takes as long to exchange as any.
-    pub hops_even_slices: bool,
+    /// Whether calls that move one block of each rank, along rings or to all peers, are cut into slices of equal length. A slice of a few
+    /// elements takes as long to exchange as any, and a buffer that changes hands is in our caches only as far as its last slice reached.
+    pub even_slices: bool,
     /// From here on outputs bypass the caches, unless they are inputs too. About the size of a last-level cache.
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
@@ -250,7 +251,7 @@ impl Tuning {
         ring_protocols: &[],
         broadcast_protocols: &[],
         ring_slices: 2,
-        hops_even_slices: true,
+        even_slices: true,
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         exchange_channels: 1,
@@ -292,7 +293,7 @@ impl Tuning {
         ring_protocols: &[(512 << 10, Protocol::LL)],
         broadcast_protocols: &[(192 << 10, Protocol::LL)],
         ring_slices: 2,
-        hops_even_slices: false,
+        even_slices: false,
         stream_min_bytes: None,
         messages: &[
             MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },

@@ -13,7 +13,7 @@
 
 use crate::sync::{Block, Word};
 
-/// Buffers that each rank of a pair starts with. A message of two slots exchanges two.
+/// Buffers that each rank of a pair starts with. A message as long as two of them exchanges two.
 pub const BUFFERS: usize = 2;
 
 /// Where a message of Simple lies.

@@ -24,15 +24,14 @@ pub struct InboxEntry {
     pub layout: ConnLayout,
     /// Bytes from the start of the inbox.
     pub offset: usize,
-    /// Whether there is one of the same name the other way: then both have buffers that the two ranks hand to and fro.
-    pub is_paired: bool,
+    /// Length of each of the buffers that the two ranks hand to and fro, if there is a connection of the same name the other way.
+    pub buffer_bytes: Option<usize>,
 }
 
 impl InboxEntry {
     /// Its memory: slots and, of a pair, its buffers ([`share_buffers`](oxccl_device::conn::share_buffers)).
     pub fn len_bytes(&self) -> usize {
-        let buffers = if self.is_paired { buffers_bytes(self.layout.simple_slot_bytes as usize) } else { 0 };
-        self.layout.total_bytes() + buffers
+        self.layout.total_bytes() + self.buffer_bytes.map_or(0, buffers_bytes)
     }
 }
 
@@ -62,24 +61,25 @@ impl Inbox {
         nranks: u32,
         rank: Rank,
         ring_layout: ConnLayout,
-        mesh_layout: ConnLayout,
+        (mesh_layout, mesh_buffer_bytes): (ConnLayout, usize),
         wanted: impl Fn(Rank) -> bool,
     ) -> Inbox {
         let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0 };
         for channel in 0..graph.channels() {
             for from in graph.sources(rank, channel).into_iter().filter(|from| wanted(*from)) {
                 let is_paired = graph.sources(from, channel).contains(&rank);
-                inbox.push(ConnKey::Channel(channel), from, ring_layout, is_paired);
+                let buffer_bytes = is_paired.then_some(ring_layout.simple_slot_bytes as usize);
+                inbox.push(ConnKey::Channel(channel), from, ring_layout, buffer_bytes);
             }
         }
         for from in (0..nranks).map(Rank).filter(|from| *from != rank && wanted(*from)) {
-            inbox.push(ConnKey::Mesh, from, mesh_layout, true);
+            inbox.push(ConnKey::Mesh, from, mesh_layout, Some(mesh_buffer_bytes));
         }
         inbox
     }
 
-    fn push(&mut self, key: ConnKey, from: Rank, layout: ConnLayout, is_paired: bool) {
-        let entry = InboxEntry { key, from, layout, offset: self.len_bytes, is_paired };
+    fn push(&mut self, key: ConnKey, from: Rank, layout: ConnLayout, buffer_bytes: Option<usize>) {
+        let entry = InboxEntry { key, from, layout, offset: self.len_bytes, buffer_bytes };
         self.len_bytes += entry.len_bytes();
         self.entries.push(entry);
     }
@@ -108,7 +108,7 @@ mod tests {
             let graph = RankGraph::new(&peers, None).unwrap();
             let inbox = |rank: Rank| {
                 let is_near = |from: Rank| hosts[from.index()] == hosts[rank.index()];
-                Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, LAYOUT, is_near)
+                Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, (LAYOUT, 9 << 10), is_near)
             };
             for rank in (0..hosts.len() as u32).map(Rank) {
                 let own = inbox(rank);
@@ -118,8 +118,8 @@ mod tests {
                     end += entry.len_bytes();
                     let back = inbox(entry.from);
                     let back = back.find(entry.key, rank);
-                    prop_assert_eq!(entry.is_paired, back.is_some_and(|back| back.is_paired));
-                    prop_assert_eq!(entry.is_paired, back.is_some());
+                    prop_assert_eq!(entry.buffer_bytes, back.and_then(|back| back.buffer_bytes));
+                    prop_assert_eq!(entry.buffer_bytes.is_some(), back.is_some());
                 }
                 prop_assert_eq!(own.len_bytes, end);
             }

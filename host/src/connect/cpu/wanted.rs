@@ -31,6 +31,8 @@ pub struct CpuWanted<'a> {
     pub ring_layout: ConnLayout,
     /// Slots of mesh connections.
     pub mesh_layout: ConnLayout,
+    /// Length of the buffers that pairs hand to and fro on them.
+    pub mesh_buffer_bytes: usize,
     /// From which length on messages are read from the sender's memory, where the ranks share a host; never where there is none. The
     /// second where they share processors too.
     pub read_from_bytes: Option<[usize; 2]>,

@@ -102,8 +102,9 @@ impl<'a> Wiring<'a> {
 
     /// Where the connections of `rank`'s local producers lie.
     fn local_inbox(&self, rank: Rank) -> Inbox {
-        let CpuWanted { nranks, ring_layout, mesh_layout, .. } = *self.wanted;
-        Inbox::new(&self.graph, nranks, rank, ring_layout, mesh_layout, |from| self.is_local(rank, from))
+        let CpuWanted { nranks, ring_layout, mesh_layout, mesh_buffer_bytes, .. } = *self.wanted;
+        let mesh = (mesh_layout, mesh_buffer_bytes);
+        Inbox::new(&self.graph, nranks, rank, ring_layout, mesh, |from| self.is_local(rank, from))
     }
 
     /// Makes the inbox that local peers write into, and our ends of it.
@@ -328,14 +329,15 @@ impl<'a> Wiring<'a> {
 
     /// Gives the buffers that two ranks hand to and fro to connections that go both ways between them, in memory that both share.
     fn share_buffers(&mut self) {
-        let is_used = self.wanted.ping_pong;
-        for channel in self.channels.iter_mut().chain([&mut self.mesh]) {
+        let CpuWanted { ring_layout, mesh_buffer_bytes, ping_pong, .. } = *self.wanted;
+        let rings = self.channels.iter_mut().map(|channel| (channel, ring_layout.simple_slot_bytes as usize));
+        for (channel, len_bytes) in rings.chain([(&mut self.mesh, mesh_buffer_bytes)]) {
             let recvs = channel.recv.iter_mut().filter(|conn| conn.is_spread());
             let mut recvs: HashMap<Rank, &mut RecvConn> = recvs.map(|conn| (conn.peer(), conn)).collect();
             for send in channel.send.iter_mut().filter(|conn| conn.is_spread()) {
                 if let Some(recv) = recvs.get_mut(&send.peer()) {
-                    // SAFETY: both lie in inboxes, whose entries have room for the buffers (`InboxEntry::is_paired`).
-                    unsafe { share_buffers(send, recv, is_used) };
+                    // SAFETY: both lie in inboxes, whose entries have room for the buffers (`InboxEntry::buffer_bytes`).
+                    unsafe { share_buffers(send, recv, len_bytes, ping_pong) };
                 }
             }
         }
