@@ -151,9 +151,10 @@ proptest! {
     fn outcomes_are_right_whichever_ranks_walk(
         n in 1u32..7,
         walks in any::<[bool; 6]>(),
+        has_outboxes in any::<bool>(),
         operations in prop::collection::vec(operations(), 1..12),
     ) {
-        let memory = Memory::new(n);
+        let memory = Memory::new(n, has_outboxes);
         let outputs: Vec<Vec<Vec<u32>>> = std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..n).map(|rank| {
                 let (send, recv) = memory.ends(rank, true);

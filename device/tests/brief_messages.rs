@@ -36,7 +36,7 @@ static PROCESSOR: Mutex<()> = Mutex::new(());
 fn on_both<R: Send>(kind: Kind, body: impl Fn(u32, &SendConn, &RecvConn) -> R + Sync) -> [R; 2] {
     let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
     set_asking_pays(kind.asks);
-    let memory = Memory::new(2);
+    let memory = Memory::new(2, false);
     let [first, second] = [0, 1].map(|rank| memory.ends(rank, kind.uses[rank as usize]));
     std::thread::scope(|scope| {
         let body = &body;

@@ -280,7 +280,7 @@ fn reduce_both(
         send.spread();
         recv.spread();
         // SAFETY: behind either connection is room for the buffers.
-        unsafe { share_buffers(send, recv, BUFFER_BYTES, true) };
+        unsafe { share_buffers(send, recv, BUFFER_BYTES, true, None) };
     }
     let thrice = |(send, recv): (SendConn, RecvConn), rank: u32| {
         let conns = Conns { send: &[send], recv: &[recv] };

@@ -22,6 +22,7 @@ impl Pair {
             Place::Slot => &self.slots[sender][slot],
             Place::Own(index) => &self.buffers[sender][usize::from(index)],
             Place::Opposite(index) => &self.buffers[1 - sender][usize::from(index)],
+            Place::Outbox(index) => unreachable!("outbox {index}"),
         }
     }
 

@@ -75,6 +75,7 @@ impl Settings {
             // Also where it is not faster.
             cma: Cma::Permit,
             ping_pong: true,
+            outbox: Some(true),
             ..Config::default()
         }
     }

@@ -44,6 +44,7 @@ impl Launch {
             // Also where it is not faster.
             .env("OXCCL_CMA", "1")
             .env("OXCCL_PING_PONG", "1")
+            .env("OXCCL_OUTBOX", "1")
             // Tests count ports, and jobs beside each other would share that one.
             .env("NCCL_RAS_ENABLE", "0")
     }

@@ -96,6 +96,7 @@ const ROWS: &[Row] = &[
     }),
     Row(&[("OXCCL_SLOT_STORES", "streamed")], |c| c.slot_stores = SlotStores::Streamed),
     Row(&[("OXCCL_PING_PONG", "0")], |c| c.ping_pong = false),
+    Row(&[("OXCCL_OUTBOX", "1")], |c| c.outbox = Some(true)),
     Row(&[("OXCCL_CMA", "0")], |c| c.cma = Cma::Off),
     Row(&[("OXCCL_CMA", "1")], |c| c.cma = Cma::Permit),
     Row(&[("OXCCL_CMA_MIN_BYTES", "4096")], |c| c.cma_min_bytes = Some(4096)),

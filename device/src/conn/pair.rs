@@ -4,7 +4,8 @@ use super::end::words;
 use super::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
 use core::cell::Cell;
 use oxccl_shared::abi::ConnEnd;
-use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, PingPong, Place};
+use oxccl_shared::abi::Step;
+use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, OUTBOX_BUFFERS, PingPong, Place};
 use std::sync::Arc;
 
 /// Bytes of a connection's buffers, which lie behind it, if each has so many.
@@ -23,6 +24,17 @@ const fn equal_part(left: usize, buffer_bytes: usize) -> usize {
     if part >= PING_PONG_MIN_BYTES && part < buffer_bytes { part } else { buffer_bytes }
 }
 
+/// The outboxes of a pair's ranks, as one of the two sees them: [`OUTBOX_BUFFERS`] buffers each.
+#[derive(Clone, Copy, Debug)]
+pub struct Outboxes {
+    /// The first buffer of this rank's, which is that of all its connections.
+    pub own: *mut u8,
+    /// The first of the peer's.
+    pub theirs: *mut u8,
+    /// Bytes of a buffer.
+    pub len_bytes: usize,
+}
+
 /// A pair's buffers, as one of its ranks sees them.
 struct Buffers {
     hands: PingPong,
@@ -34,6 +46,9 @@ struct Buffers {
     is_used: bool,
     /// Where the message lies that is being sent.
     chosen: Cell<Place>,
+    outboxes: Option<Outboxes>,
+    /// The step of this connection that each buffer of our outbox was in use for last.
+    outbox_steps: [Cell<Option<Step>>; OUTBOX_BUFFERS],
 }
 
 // SAFETY: the memory is shared by design; who may touch a buffer follows from `hands`, which one thread uses at a time, that of both ends.
@@ -53,7 +68,14 @@ pub(super) struct Pair {
 /// # Safety
 /// 1. Behind the `total_bytes` of either connection's layout is as much memory as [`buffers_bytes`] says, which lives as long. Nobody else
 ///    uses it, but the peer in the same way.
-pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, len_bytes: usize, is_used: bool) {
+/// 2. So do the buffers of `outboxes`. Nobody stores to this rank's but this rank, by connections that have all got it here.
+pub unsafe fn share_buffers(
+    send: &mut SendConn,
+    recv: &mut RecvConn,
+    len_bytes: usize,
+    is_used: bool,
+    outboxes: Option<Outboxes>,
+) {
     let behind =
         |end: &ConnEnd| end.consumer_side.cast_mut().cast::<u8>().wrapping_add(end.layout.total_bytes());
     let [outgoing, incoming] = [behind(&send.end), behind(&recv.end)];
@@ -66,22 +88,30 @@ pub unsafe fn share_buffers(send: &mut SendConn, recv: &mut RecvConn, len_bytes:
         len_bytes,
         is_used,
         chosen: Cell::default(),
+        outboxes,
+        outbox_steps: Default::default(),
     });
     send.pair.buffers = Some(buffers.clone());
     recv.pair.buffers = Some(buffers);
 }
 
 impl Buffers {
-    /// The buffer of a place that is named by the connection on which this rank sends.
+    /// The buffer of a place that is named by the connection on which this rank sends. An outbox is the peer's.
     fn at(&self, place: Place) -> Option<*mut u8> {
-        let nth_of =
-            |first: *mut u8, index: u8| Some(first.wrapping_add(usize::from(index) * self.len_bytes));
+        let nth_of = |first: *mut u8, index: u8| Some(nth_buffer(first, self.len_bytes, index));
         match place {
             Place::Slot => None,
             Place::Own(index) => nth_of(self.outgoing, index),
             Place::Opposite(index) => nth_of(self.incoming, index),
+            Place::Outbox(index) => {
+                self.outboxes.map(|outboxes| nth_buffer(outboxes.theirs, outboxes.len_bytes, index))
+            }
         }
     }
+}
+
+fn nth_buffer(first: *mut u8, len_bytes: usize, index: u8) -> *mut u8 {
+    first.wrapping_add(usize::from(index) * len_bytes)
 }
 
 impl Pair {
@@ -112,6 +142,24 @@ impl Pair {
         is_in_buffer.then(|| equal_part(left, buffers.len_bytes))
     }
 
+    /// The step for which buffer `index` of our outbox was in use last on this connection: `None` if it has not been, and nothing if it has no
+    /// such buffer for a message of so many bytes.
+    #[inline]
+    pub fn outbox_step(&self, index: usize, len_bytes: usize) -> Option<Option<Step>> {
+        let buffers = self.buffers.as_ref().filter(|buffers| buffers.is_used)?;
+        buffers.outboxes.filter(|outboxes| len_bytes <= outboxes.len_bytes)?;
+        Some(buffers.outbox_steps[index].get())
+    }
+
+    /// The message of `step`, which is about to be filled, lies in buffer `index` of our outbox.
+    #[inline]
+    pub fn choose_outbox(&self, index: usize, step: Step) -> Option<*mut u8> {
+        let buffers = self.buffers.as_ref()?;
+        buffers.chosen.set(Place::Outbox(index as u8));
+        buffers.outbox_steps[index].set(Some(step));
+        buffers.outboxes.map(|outboxes| nth_buffer(outboxes.own, outboxes.len_bytes, index as u8))
+    }
+
     /// Whether the message that is being sent lies in a buffer.
     #[inline]
     pub fn has_chosen(&self) -> bool {
@@ -132,6 +180,12 @@ impl Pair {
     pub fn find(&self, end: &ConnEnd, cursor: ConsumerCursor) -> Option<*mut u8> {
         let buffers = self.buffers.as_ref()?;
         buffers.at(cursor.next_line(words(end)).place().seen_from_the_other())
+    }
+
+    /// Whether the message of the next step has come in the producer's outbox.
+    #[inline]
+    pub fn is_in_outbox(&self, end: &ConnEnd, cursor: ConsumerCursor) -> bool {
+        self.buffers.is_some() && matches!(cursor.next_line(words(end)).place(), Place::Outbox(_))
     }
 
     /// The message of the next step has been read.

@@ -264,6 +264,14 @@ impl RecvConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
+    /// The slot of the current step, if its message lies in the producer's outbox: it is empty then, and ours until it is released.
+    #[cfg(feature = "cpu")]
+    #[inline]
+    pub(crate) fn slot_beside_outbox(&self) -> Option<*mut u8> {
+        let is_in_outbox = self.pair.is_in_outbox(&self.end, self.moved.get());
+        is_in_outbox.then(|| self.slot(Protocol::Simple))
+    }
+
     /// How many of the bytes that are left of a message have come in the current step: as the producer's [`part`](super::SendConn::part).
     #[cfg(feature = "cpu")]
     #[inline]

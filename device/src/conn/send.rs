@@ -11,6 +11,8 @@ use core::cell::Cell;
 use oxccl_shared::abi::{ConnControl, ConnEnd, ConnLayout, Protocol, Rank, SlotHeader, Step};
 #[cfg(feature = "cpu")]
 use oxccl_shared::abi::{Offer, SlotLine};
+#[cfg(feature = "cpu")]
+use oxccl_shared::fifo::OUTBOX_BUFFERS;
 use oxccl_shared::fifo::{Place, ProducerCursor};
 
 /// The producer's end of a connection.
@@ -343,6 +345,30 @@ impl SendConn {
         }
         let offset = self.spread.offset(&self.end, self.step(), len_bytes);
         self.slot(Protocol::Simple).wrapping_add(offset)
+    }
+
+    /// Where a message of so many bytes is filled that goes over all these connections, at least two: in a buffer of the outbox that they have
+    /// in common, if there is one that all consumers have read. The next [`Self::publish`] of each is that message's.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn in_outbox<'a>(
+        conns: impl Iterator<Item = &'a SendConn> + Clone,
+        len_bytes: usize,
+    ) -> Option<*mut u8> {
+        let is_free = |index: &usize| conns.clone().all(|conn| conn.is_outbox_read(*index, len_bytes));
+        let index = (0..OUTBOX_BUFFERS).find(is_free)?;
+        conns.map(|conn| conn.pair.choose_outbox(index, conn.step())).last().flatten()
+    }
+
+    /// Whether the consumer has read what we put last in this buffer of our outbox, if there is one as long.
+    #[cfg(feature = "cpu")]
+    fn is_outbox_read(&self, index: usize, len_bytes: usize) -> bool {
+        let Some(used) = self.pair.outbox_step(index, len_bytes) else { return false };
+        used.is_none_or(|step| {
+            let mut cursor = self.moved.get();
+            let is_read = cursor.poll_consumed(words(&self.end), step);
+            self.moved.set(cursor);
+            is_read
+        })
     }
 
     /// How many of the bytes that are left of a message are filled next: a slot's, or more, and equal parts, in a buffer of the pair's.

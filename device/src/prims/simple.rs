@@ -87,13 +87,16 @@ impl<B: Block> Proto<B> for Simple {
 #[inline(always)]
 unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) {
     let len = slice.len_bytes();
-    let mut slots = slice.send().iter().map(|&i| {
+    let outbox = if LONG { outbox(block, conns, slice) } else { None };
+    let sends = if outbox.is_some() { &[] } else { slice.send() };
+    let slots = sends.iter().map(|&i| {
         let conn = &conns.send[i as usize];
         match LONG {
             true => Out { to: conn.message(len), stream: conn.fill(len, false) == Fill::Streamed },
             false => Out { to: conn.short_message(len), stream: false },
         }
     });
+    let mut slots = outbox.into_iter().chain(slots);
     let user = if slice.action.dst { slice.dst } else { null_mut() };
     let (out, out2) = match (user.is_null(), slots.next()) {
         (false, slot) => (Out { to: user, stream: slice.stream }, slot.unwrap_or(Out::NONE)),
@@ -115,6 +118,18 @@ unsafe fn reduce_copy<B: Block, const LONG: bool>(block: &B, conns: Conns<'_>, s
             block.map_bulk(slot.to, null_mut(), copied, len, How { stream: slot.stream, ..How::default() })
         };
     }
+}
+
+/// One place for what goes to several peers of this machine.
+#[inline(always)]
+fn outbox<B: Block>(_block: &B, _conns: Conns<'_>, _slice: &Slice<'_>) -> Option<Out> {
+    #[cfg(feature = "cpu")]
+    // More threads would each decide.
+    if _slice.send().len() > 1 && _block.threads() == 1 {
+        let sends = _slice.send().iter().map(|index| &_conns.send[*index as usize]);
+        return SendConn::in_outbox(sends, _slice.len_bytes()).map(|to| Out { to, stream: false });
+    }
+    None
 }
 
 /// As [`reduce_copy`], for slices whose slots are chosen and filled with more care. Apart, so that short ones take few instructions.
@@ -165,8 +180,7 @@ fn value_apart<B: Block>(block: &B, conns: Conns<'_>, slice: &Slice<'_>) -> Opti
         ([], true) if !finish && !is_changed => Some(Value::Whole(slice.src)),
         (&[index], false) if !finish && dst => Some(Value::Whole(slot(index))),
         ([_, ..], true) if dst => (!slice.stream).then_some(Value::Reduced(slice.dst)),
-        // Ours until it is released.
-        (&[first, ..], true) if !is_changed => Some(Value::Reduced(slot(first))),
+        (&[first, ..], true) if !is_changed => Some(Value::Reduced(running(conns, slice, &|_| slot(first)))),
         _ => None,
     }
 }
@@ -247,13 +261,26 @@ unsafe fn combine_all<B: Block, const LONG: bool>(
             unsafe { block.combine_bulk(out, out2, slice.src, slot(0).cast_const(), len, how) };
         }
         // SAFETY: obligation 1.
-        _ => unsafe { combine_many(block, slice, &slot, outs) },
+        _ => unsafe { combine_many(block, conns, slice, &slot, outs) },
     }
+}
+
+/// Where a running value is kept: in the first slot received, which is ours until it is released. What came in an outbox is not; its slot is empty
+/// then.
+#[inline(always)]
+fn running(_conns: Conns<'_>, _slice: &Slice<'_>, slot: &dyn Fn(usize) -> *mut u8) -> *mut u8 {
+    #[cfg(feature = "cpu")]
+    if let Some(&first) = _slice.recv().first()
+        && let Some(empty) = _conns.recv[first as usize].slot_beside_outbox()
+    {
+        return empty;
+    }
+    slot(0)
 }
 
 /// The general case: two operands per pass.
 ///
-/// The running value is in the first slot received, which belongs to us until it is released: it is in the cache, and
+/// The running value is where [`running`] says, in the first slot received as a rule: it is in the cache, and
 /// the user's output may be the user's input (in place), which may not be combined yet. A barrier of the workers
 /// separates the passes: alignments differ from pass to pass, and with them the division of bytes.
 ///
@@ -262,6 +289,7 @@ unsafe fn combine_all<B: Block, const LONG: bool>(
 #[cfg_attr(not(feature = "cpu"), inline(always))]
 unsafe fn combine_many<B: Block>(
     block: &B,
+    conns: Conns<'_>,
     slice: &Slice<'_>,
     slot: &dyn Fn(usize) -> *mut u8,
     outs: [Out; 2],
@@ -288,7 +316,8 @@ unsafe fn combine_many<B: Block>(
         }
         let (next, pre) = operand(k);
         let last = k + 1 == total;
-        let [out, out2] = if last { outs } else { [Out { to: slot(0), ..Out::NONE }, Out::NONE] };
+        let [out, out2] =
+            if last { outs } else { [Out { to: running(conns, slice, slot), ..Out::NONE }, Out::NONE] };
         let post = last && slice.action.finish;
         let how = How { pre, post, stream: out.stream, stream2: out2.stream };
         // SAFETY: obligation 1; `acc` and `next` are `out` or disjoint from it.

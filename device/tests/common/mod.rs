@@ -1,6 +1,6 @@
 //! Ranks that meet in the memory of a test: connections between all pairs, with buffers that change hands.
 
-use oxccl_device::conn::{RecvConn, SendConn, buffers_bytes, share_buffers};
+use oxccl_device::conn::{Outboxes, RecvConn, SendConn, buffers_bytes, share_buffers};
 use oxccl_device::gpu::cpu::Waiter;
 use oxccl_device::gpu::{Stop, Wait};
 use oxccl_shared::abi::{ConnLayout, Rank, SlotHeader};
@@ -31,10 +31,12 @@ impl Waiter for Patience {
     }
 }
 
-/// The memory of the connections between all pairs: that of rank `i` to rank `j` at `i * n + j`.
+/// The memory of the connections between all pairs: that of rank `i` to rank `j` at `i * n + j`. Then the ranks' outboxes, if they have some: in as
+/// much memory.
 pub struct Memory {
     n: u32,
     bases: Vec<*mut u8>,
+    has_outboxes: bool,
 }
 
 impl Memory {
@@ -45,10 +47,15 @@ impl Memory {
         };
 
     /// Zeroed, for so many ranks.
-    pub fn new(n: u32) -> Memory {
+    pub fn new(n: u32, has_outboxes: bool) -> Memory {
         // SAFETY: the layout has bytes.
-        let bases = (0..n * n).map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }).collect();
-        Memory { n, bases }
+        let bases = (0..n * n + n).map(|_| unsafe { alloc_zeroed(Self::LAYOUT) }).collect();
+        Memory { n, bases, has_outboxes }
+    }
+
+    fn outboxes(&self, rank: u32, peer: u32) -> Option<Outboxes> {
+        let [own, theirs] = [rank, peer].map(|rank| self.bases[(self.n * self.n + rank) as usize]);
+        self.has_outboxes.then_some(Outboxes { own, theirs, len_bytes: LAYOUT.simple_slot_bytes as usize })
     }
 
     /// A rank's ends: to peers in the order of `peers`, from others in rank order. The rank may send in buffers that change hands.
@@ -66,8 +73,9 @@ impl Memory {
             let back = recv.iter_mut().find(|conn| conn.peer() == out.peer()).unwrap();
             out.spread();
             back.spread();
-            // SAFETY: there is room for the buffers behind either connection.
-            unsafe { share_buffers(out, back, BUFFER_BYTES, uses) };
+            let outboxes = self.outboxes(rank, out.peer().0);
+            // SAFETY: there is room for the buffers behind either connection, and for an outbox in as much memory as a connection has.
+            unsafe { share_buffers(out, back, BUFFER_BYTES, uses, outboxes) };
         }
         (send, recv)
     }

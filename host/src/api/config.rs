@@ -118,6 +118,9 @@ pub struct Config {
     /// Whether a CPU rank fills, for another of its host, the buffer in which that one's latest came in place of a slot of 1 KiB and more
     /// (`OXCCL_PING_PONG`).
     pub ping_pong: bool,
+    /// Whether CPU ranks of a host store what goes to several others once, where all read it; equal on all ranks (`OXCCL_OUTBOX`). `None`: where
+    /// that is faster, among eight and more with a processor each.
+    pub outbox: Option<bool>,
     /// From how many bytes on a message is long (`OXCCL_CMA_MIN_BYTES`); equal on all ranks. `None`: 8 KiB, or 32 where the ranks of the host
     /// share processors.
     pub cma_min_bytes: Option<usize>,
@@ -175,6 +178,7 @@ impl Default for Config {
             cma: Cma::default(),
             cma_min_bytes: None,
             ping_pong: true,
+            outbox: None,
             custom: Vec::new(),
         }
     }

@@ -12,7 +12,7 @@ mod ping_pong;
 
 pub use credit::{STEPS, has_credit};
 pub use order::{OrderConsumer, OrderFifo, OrderProducer};
-pub use ping_pong::{BUFFERS, PingPong, Place};
+pub use ping_pong::{BUFFERS, OUTBOX_BUFFERS, PingPong, Place};
 pub use step::{
     ConnWords, ConsumerCursor, NextLine, ProducerCursor, StepConsumer, StepProducer, split, split_over,
 };

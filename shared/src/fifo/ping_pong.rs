@@ -7,6 +7,9 @@
 //! Steps and credits are as without: a message in a buffer uses up its step's slot, which stays empty. A rank that has no buffer, because it
 //! has sent more than it has received, uses slots. So nobody ever waits for a buffer.
 //!
+//! A message that goes to several peers lies in the sender's *outbox* instead, stored once. The line of each peer's slot says so. The
+//! sender stores to that buffer again when it sees that all of them have released that step.
+//!
 //! # Why no further order is needed
 //! A buffer has one owner at a time. Its owner sends it away by a release store, behind its stores to it, and behind its loads of what was in
 //! it before: the message that brought it was read first. The other end owns it once it has seen that store by an acquire load.
@@ -15,6 +18,10 @@ use crate::sync::{Block, Word};
 
 /// Buffers that each rank of a pair starts with. A message as long as two of them exchanges two.
 pub const BUFFERS: usize = 2;
+
+/// Buffers of a rank's outbox: what goes to several peers is stored once, in one of them, and all read it there. With two, a rank that goes on
+/// to the next message finds one that all have read.
+pub const OUTBOX_BUFFERS: usize = 2;
 
 /// Where a message of Simple lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +33,8 @@ pub enum Place {
     Own(u8),
     /// In this buffer of the pair's other connection.
     Opposite(u8),
+    /// In this buffer of the sender's outbox. Its other peers read it too, and nobody but the sender stores to it.
+    Outbox(u8),
 }
 
 impl Place {
@@ -38,15 +47,18 @@ impl Place {
             Place::Slot => 0,
             Place::Own(index) => 1 + index as u32,
             Place::Opposite(index) => (1 + BUFFERS) as u32 + index as u32,
+            Place::Outbox(index) => (1 + 2 * BUFFERS) as u32 + index as u32,
         }
     }
 
     const fn of_code(code: u32) -> Place {
         const OWN_MAX: u32 = BUFFERS as u32;
-        const MAX: u32 = 2 * OWN_MAX;
+        const OPPOSITE_MAX: u32 = 2 * OWN_MAX;
+        const MAX: u32 = OPPOSITE_MAX + OUTBOX_BUFFERS as u32;
         match code {
             1..=OWN_MAX => Place::Own(code as u8 - 1),
-            _ if OWN_MAX < code && code <= MAX => Place::Opposite((code - OWN_MAX) as u8 - 1),
+            _ if OWN_MAX < code && code <= OPPOSITE_MAX => Place::Opposite((code - OWN_MAX) as u8 - 1),
+            _ if OPPOSITE_MAX < code && code <= MAX => Place::Outbox((code - OPPOSITE_MAX) as u8 - 1),
             _ => Place::Slot,
         }
     }
@@ -54,7 +66,7 @@ impl Place {
     /// The same place, named by the pair's other connection.
     pub const fn seen_from_the_other(self) -> Place {
         match self {
-            Place::Slot => Place::Slot,
+            Place::Slot | Place::Outbox(_) => self,
             Place::Own(index) => Place::Opposite(index),
             Place::Opposite(index) => Place::Own(index),
         }
@@ -78,7 +90,7 @@ pub struct PingPong {
 }
 
 const CODE_BITS: u32 = 4;
-const _: () = assert!(2 * BUFFERS < 8 && 2 * BUFFERS as u32 * CODE_BITS <= u32::BITS);
+const _: () = assert!(2 * BUFFERS + OUTBOX_BUFFERS < 8 && 2 * BUFFERS as u32 * CODE_BITS <= u32::BITS);
 
 impl PingPong {
     /// At first each rank has the buffers of the connection on which it sends.
@@ -111,7 +123,7 @@ impl PingPong {
     /// A message to this rank that lay there, named by the connection on which it came, has been read.
     #[inline]
     pub fn take(&self, place: Place) {
-        if place != Place::Slot {
+        if matches!(place, Place::Own(_) | Place::Opposite(_)) {
             let has = self.has.load_relaxed();
             self.has.store_relaxed(has << CODE_BITS | place.seen_from_the_other().code());
         }
@@ -126,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_place_and_a_number_of_steps_are_told_apart() {
-        for place in (0..=2 * BUFFERS as u32).map(Place::of_code) {
+        for place in (0..=(2 * BUFFERS + OUTBOX_BUFFERS) as u32).map(Place::of_code) {
             assert_eq!(Place::of_code(place.code()), place);
             assert_eq!(place.seen_from_the_other().seen_from_the_other(), place);
             for steps in [0, 1, u64::MAX >> 3] {
@@ -182,8 +194,17 @@ mod tests {
     }
 
     #[test]
+    fn an_outbox_stays_its_owners() {
+        let rank = PingPong::new();
+        let before = has(&rank);
+        rank.give(Place::Outbox(0));
+        rank.take(Place::Outbox(1));
+        assert_eq!(has(&rank), before);
+    }
+
+    #[test]
     fn what_names_no_place_is_the_slot() {
-        for code in 2 * BUFFERS as u32 + 1..8 {
+        for code in (2 * BUFFERS + OUTBOX_BUFFERS) as u32 + 1..8 {
             assert_eq!(Place::of_code(code), Place::Slot);
         }
     }

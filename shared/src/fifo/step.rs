@@ -153,6 +153,15 @@ impl ProducerCursor {
         self.step = self.step.next();
     }
 
+    /// Whether the consumer has consumed the slot of `step`.
+    #[inline]
+    pub fn poll_consumed(&mut self, words: ConnWords<'_>, step: Step) -> bool {
+        if self.head_seen <= step.0 {
+            self.read_head(words);
+        }
+        self.head_seen > step.0
+    }
+
     /// Whether the consumer has consumed everything.
     #[inline]
     pub fn is_drained(&self, words: ConnWords<'_>) -> bool {
@@ -278,6 +287,12 @@ impl StepProducer<'_> {
     #[inline]
     pub fn poll_credit(&mut self, slots: usize) -> bool {
         self.cursor.poll_credit(self.words, slots)
+    }
+
+    /// See [`ProducerCursor::poll_consumed`].
+    #[inline]
+    pub fn poll_consumed(&mut self, step: Step) -> bool {
+        self.cursor.poll_consumed(self.words, step)
     }
 
     /// See [`ProducerCursor::publish`].

@@ -108,6 +108,7 @@ fn streamed_slots() {
             config.slot_stores = SlotStores::Streamed;
             // What goes in buffers goes through the caches.
             config.ping_pong = false;
+            config.outbox = None;
             // Long reductions of two ranks would not go through slots.
             config.cma = Cma::Off;
         };

@@ -37,6 +37,7 @@ impl Config {
             Setting { name: "NCCL_BUFFSIZE", value: self.buffer_bytes.to_string() },
             optional("NCCL_BUFFSIZE of GPUs", self.device_buffer_bytes),
             optional("OXCCL_CMA_MIN_BYTES", self.cma_min_bytes),
+            optional("OXCCL_OUTBOX", self.outbox.map(u8::from)),
             optional("NCCL_MIN_NCHANNELS", min),
             optional("NCCL_MAX_NCHANNELS", max),
             optional("NCCL_NTHREADS", threads),
@@ -90,7 +91,7 @@ impl Config {
 /// How names of settings end that matter to GPUs alone.
 const OF_GPUS: &str = " of GPUs";
 /// Settings that do not matter to GPUs.
-const OF_CPUS: [&str; 2] = ["NCCL_BUFFSIZE", "OXCCL_CMA_MIN_BYTES"];
+const OF_CPUS: [&str; 3] = ["NCCL_BUFFSIZE", "OXCCL_CMA_MIN_BYTES", "OXCCL_OUTBOX"];
 
 /// What is said of a variable without a value.
 const UNSET: &str = "unset";

@@ -25,6 +25,7 @@ const KNOWN: &[&str] = &[
     "OXCCL_OUTAGE",
     "OXCCL_PDL",
     "OXCCL_PING_PONG",
+    "OXCCL_OUTBOX",
     "OXCCL_PROXY_THREADS",
     "OXCCL_PTX_PATH",
     "OXCCL_RANK",

@@ -60,6 +60,7 @@ impl Config {
         let length = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
         env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, parse::flag)?;
+        env.set("OXCCL_OUTBOX", parse::FLAG, &mut config.outbox, parse::some_flag)?;
         config.topology = topology::read(&env)?;
         config.read_transports(&env)?;
         config.read_channels(&env)?;
@@ -303,6 +304,7 @@ mod tests {
             ("OXCCL_SLOT_STORES", "fast"),
             ("OXCCL_CMA", "yes"),
             ("OXCCL_PING_PONG", "auto"),
+            ("OXCCL_OUTBOX", "auto"),
             ("OXCCL_CMA_MIN_BYTES", "0"),
             ("NCCL_SOCKET_FAMILY", "AF_UNIX"),
             ("NCCL_IB_TIMEOUT", "32"),

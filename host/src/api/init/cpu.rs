@@ -74,6 +74,7 @@ impl Init for Cpu {
             mesh_buffer_bytes: config.mesh_buffer_bytes(nranks),
             read_from_bytes: config.cma.is_on().then(|| [false, true].map(|is| config.cma_from_bytes(is))),
             ping_pong: config.ping_pong,
+            outbox: config.outbox,
             by_need: config.runtime_connect,
         };
         config.cma.permit();
@@ -265,6 +266,7 @@ mod tests {
             mesh_layout: config.mesh_layout(nranks),
             mesh_buffer_bytes: config.mesh_buffer_bytes(nranks),
             ping_pong: true,
+            outbox: None,
             by_need: true,
             read_from_bytes: None,
         };

@@ -3,6 +3,7 @@
 use super::graph::RankGraph;
 use oxccl_device::conn::buffers_bytes;
 use oxccl_shared::abi::{ConnLayout, Rank};
+use oxccl_shared::fifo::OUTBOX_BUFFERS;
 
 /// Identifies a connection of two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,13 +36,26 @@ impl InboxEntry {
     }
 }
 
+/// What the mesh's connections within a host need.
+#[derive(Clone, Copy, Debug)]
+pub struct MeshMemory {
+    /// Their slots.
+    pub layout: ConnLayout,
+    /// Length of the buffers that pairs hand to and fro.
+    pub buffer_bytes: usize,
+    /// Whether the rank has an outbox.
+    pub has_outbox: bool,
+}
+
 /// All connections that one rank consumes from some of the others.
 #[derive(Clone, Debug)]
 pub struct Inbox {
     /// In order of offset.
     pub entries: Vec<InboxEntry>,
-    /// Bytes of all.
+    /// Bytes of all, and of the outbox.
     pub len_bytes: usize,
+    /// Where the buffers begin that the rank itself fills, and all its producers read, if there are some.
+    pub outbox: Option<usize>,
 }
 
 impl ConnKey {
@@ -61,10 +75,10 @@ impl Inbox {
         nranks: u32,
         rank: Rank,
         ring_layout: ConnLayout,
-        (mesh_layout, mesh_buffer_bytes): (ConnLayout, usize),
+        mesh: MeshMemory,
         wanted: impl Fn(Rank) -> bool,
     ) -> Inbox {
-        let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0 };
+        let mut inbox = Inbox { entries: Vec::new(), len_bytes: 0, outbox: None };
         for channel in 0..graph.channels() {
             for from in graph.sources(rank, channel).into_iter().filter(|from| wanted(*from)) {
                 let is_paired = graph.sources(from, channel).contains(&rank);
@@ -73,7 +87,11 @@ impl Inbox {
             }
         }
         for from in (0..nranks).map(Rank).filter(|from| *from != rank && wanted(*from)) {
-            inbox.push(ConnKey::Mesh, from, mesh_layout, Some(mesh_buffer_bytes));
+            inbox.push(ConnKey::Mesh, from, mesh.layout, Some(mesh.buffer_bytes));
+        }
+        if mesh.has_outbox {
+            inbox.outbox = Some(inbox.len_bytes);
+            inbox.len_bytes += OUTBOX_BUFFERS * mesh.layout.simple_slot_bytes as usize;
         }
         inbox
     }
@@ -107,8 +125,9 @@ mod tests {
                 hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
             let graph = RankGraph::new(&peers, None).unwrap();
             let inbox = |rank: Rank| {
+                let mesh = MeshMemory { layout: LAYOUT, buffer_bytes: 9 << 10, has_outbox: rank.0 % 2 == 0 };
                 let is_near = |from: Rank| hosts[from.index()] == hosts[rank.index()];
-                Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, (LAYOUT, 9 << 10), is_near)
+                Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, mesh, is_near)
             };
             for rank in (0..hosts.len() as u32).map(Rank) {
                 let own = inbox(rank);
@@ -121,7 +140,8 @@ mod tests {
                     prop_assert_eq!(entry.buffer_bytes, back.and_then(|back| back.buffer_bytes));
                     prop_assert_eq!(entry.buffer_bytes.is_some(), back.is_some());
                 }
-                prop_assert_eq!(own.len_bytes, end);
+                prop_assert_eq!(own.len_bytes, end + own.outbox.map_or(0, |_| OUTBOX_BUFFERS * 4096));
+                prop_assert_eq!(own.outbox, (rank.0 % 2 == 0).then_some(end));
             }
         }
     }

@@ -38,6 +38,8 @@ pub struct CpuWanted<'a> {
     pub read_from_bytes: Option<[usize; 2]>,
     /// Whether this rank sends in the buffers that pairs hand to and fro.
     pub ping_pong: bool,
+    /// Whether ranks have outboxes; `None`: where that is faster.
+    pub outbox: Option<bool>,
     /// Whether connections over a network are made when operations need them, but for rings.
     pub by_need: bool,
 }
