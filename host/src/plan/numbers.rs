@@ -442,7 +442,12 @@ impl Tuning {
             // A chain's ranks do not wait for each other's answers.
             reduce_one_shot_max_bytes: 0,
             reduce_scatter_one_shot_max_bytes: SPREAD_MIN_BYTES as u64,
-            all_reduce_hops_max_bytes: HopLimit::Any(96 << 10),
+            // Results go out by outboxes from eight ranks on, so that two-shot stays ahead of a ring for longer there.
+            all_reduce_hops_max_bytes: HopLimit::Any(match nranks {
+                0..4 => u64::MAX,
+                4..10 => 192 << 10,
+                _ => 768 << 10,
+            }),
             all_gather_read_min_bytes: if nranks == 3 { 128 << 10 } else { u64::MAX },
             // Others than powers of two have two exchanges more: 3 and 5 ranks are faster in one hop.
             doubling_max_bytes: match nranks {
