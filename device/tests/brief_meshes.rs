@@ -7,8 +7,9 @@ use common::{LAYOUT, Memory, Patience};
 use oxccl_device::coll::{self, CollWork, Endpoints, InTurn, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot};
 use oxccl_device::conn::Conns;
 use oxccl_device::gpu::cpu::CpuBlock;
-use oxccl_device::prims::Simple;
-use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp};
+use oxccl_device::prims::{Simple, Slice, run_slice};
+use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
+use oxccl_shared::algo::Action;
 use oxccl_shared::reduce;
 use proptest::prelude::*;
 
@@ -175,4 +176,89 @@ proptest! {
             }
         }
     }
+}
+
+/// One step of a rank on this thread, in place: to these places of `peers`, or from these others.
+fn step(conns: Conns<'_>, action: Action, list: &[u16], bytes: &mut [u8]) {
+    let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
+    let block = CpuBlock::new(&Patience, DataType::U8, &operator);
+    let slice = Slice {
+        action,
+        header: SlotHeader { tag: 5, len_bytes: bytes.len() as u32 },
+        recv: list,
+        send: list,
+        src_position: 0,
+        src: bytes.as_ptr(),
+        dst: bytes.as_mut_ptr(),
+        stream: false,
+    };
+    // SAFETY: the buffer has that length; the lists name connections.
+    unsafe { run_slice::<_, Simple>(&block, conns, &slice) }.unwrap();
+}
+
+/// What goes to several peers is stored once, in a buffer that nobody is reading any more, whoever it goes to; else in a slot for each.
+#[test]
+fn a_buffer_of_an_outbox_is_filled_once_all_have_read_it() {
+    const LEN: usize = 2 << 10;
+    let memory = Memory::new(3, true);
+    let ends = [0, 1, 2].map(|rank| memory.ends(rank, true));
+    let conns = ends.each_ref().map(|(send, recv)| Conns { send, recv });
+    // From rank 0: rank 1's first, rank 2's first.
+    let place = |reader: usize| conns[reader].recv[0].message(LEN).addr();
+    let send = |list: &[u16], value: u8| step(conns[0], Action::COPY_SEND, list, &mut [value; LEN]);
+    let read = |reader: usize, value: u8| {
+        let mut got = [0; LEN];
+        step(conns[reader], Action::RECV, &[0], &mut got);
+        assert_eq!(got, [value; LEN]);
+    };
+    send(&[0, 1], 1);
+    let first = place(1);
+    assert_eq!(place(2), first, "one place for both");
+    read(1, 1);
+    // Rank 2 still reads the first buffer, although the next message is not for it alone.
+    send(&[0, 1], 2);
+    let second = place(1);
+    assert_ne!(second, first);
+    read(1, 2);
+    send(&[0, 1], 3);
+    assert!(place(1) != first && place(1) != second, "both buffers are being read: slots");
+    read(1, 3);
+    read(2, 1);
+    assert_eq!(place(2), second);
+    read(2, 2);
+    assert_ne!(place(2), second, "a slot of its own");
+    read(2, 3);
+    send(&[0, 1], 4);
+    assert_eq!([place(1), place(2)], [first; 2], "it is free again");
+    read(1, 4);
+    read(2, 4);
+}
+
+/// The next message need not go to all who read the one before.
+#[test]
+fn a_reader_that_the_next_message_does_not_go_to_is_waited_for() {
+    const LEN: usize = 2 << 10;
+    let memory = Memory::new(4, true);
+    let ends = [0, 1, 2, 3].map(|rank| memory.ends(rank, true));
+    let conns = ends.each_ref().map(|(send, recv)| Conns { send, recv });
+    let place = |reader: usize| conns[reader].recv[0].message(LEN).addr();
+    let send = |list: &[u16], value: u8| step(conns[0], Action::COPY_SEND, list, &mut [value; LEN]);
+    let read = |reader: usize, value: u8| {
+        let mut got = [0; LEN];
+        step(conns[reader], Action::RECV, &[0], &mut got);
+        assert_eq!(got, [value; LEN]);
+    };
+    for value in 1..=2 {
+        send(&[0, 1, 2], value);
+        read(1, value);
+        read(2, value);
+    }
+    // Rank 3 has read neither.
+    let theirs = place(3);
+    send(&[0, 1], 3);
+    assert!(place(1) != theirs && place(1) != place(2), "slots");
+    read(1, 3);
+    read(2, 3);
+    read(3, 1);
+    read(3, 2);
 }

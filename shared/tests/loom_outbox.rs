@@ -17,34 +17,36 @@ struct Rank {
     outbox: [SharedCell<u32>; OUTBOX_BUFFERS],
 }
 
-/// Sends `value` to all, in a buffer that all have read, if there is one among the first so many.
+/// The step of each connection that each buffer was last used for.
+type Used = [[Option<Step>; PEERS]; OUTBOX_BUFFERS];
+
+/// Sends `value` to the first `to` peers, in a buffer that everybody has read, if there is one among the first so many.
 fn send(
     rank: &Rank,
     producers: &mut [StepProducer<'_>; PEERS],
-    used: &mut [Option<Step>; OUTBOX_BUFFERS],
+    used: &mut Used,
     buffers: usize,
-    value: u32,
+    (to, value): (usize, u32),
 ) -> Place {
     assert!(producers.iter_mut().all(|producer| producer.poll_credit(STEPS)), "fewer messages than slots");
-    // One step is every connection's: all messages go to all.
-    let step = producers[0].step();
     let mut is_free = |index: usize| {
-        used[index].is_none_or(|step| producers.iter_mut().all(|producer| producer.poll_consumed(step)))
+        let mut all = used[index].iter().zip(producers.iter_mut());
+        all.all(|(step, producer)| step.is_none_or(|step| producer.poll_consumed(step)))
     };
-    let place =
-        (0..buffers).find(|index| is_free(*index)).map_or(Place::Slot, |index| Place::Outbox(index as u8));
-    match place {
+    let found = (0..buffers).find(|index| is_free(*index));
+    if let Some(index) = found {
         // SAFETY: all have released what was in it.
-        Place::Outbox(index) => unsafe { rank.outbox[usize::from(index)].write(value) },
-        // SAFETY: there are credits.
-        _ => rank.slots.iter().for_each(|slots| unsafe { slots[step.slot()].write(value) }),
+        unsafe { rank.outbox[index].write(value) };
     }
-    if let Place::Outbox(index) = place {
-        used[usize::from(index)] = Some(step);
+    let place = found.map_or(Place::Slot, |index| Place::Outbox(index as u8));
+    for (peer, producer) in producers[..to].iter_mut().enumerate() {
+        match found {
+            Some(index) => used[index][peer] = Some(producer.step()),
+            // SAFETY: there is a credit.
+            None => unsafe { rank.slots[peer][producer.step().slot()].write(value) },
+        }
+        producer.publish_at(SlotHeader { tag: 7, len_bytes: value }, place);
     }
-    producers
-        .iter_mut()
-        .for_each(|producer| producer.publish_at(SlotHeader { tag: 7, len_bytes: value }, place));
     place
 }
 
@@ -61,22 +63,25 @@ fn receive(rank: &Rank, peer: usize, consumer: &mut StepConsumer<'_>) -> Option<
     Some(value)
 }
 
-/// Sends so many messages to both peers, of which each checks those that have come when it looks. Nobody waits: loom follows no three threads
-/// of which two spin.
-fn all_get(messages: u32, buffers: usize) {
+/// Sends messages, each to so many peers, of which each checks those that have come when it looks. Nobody waits: loom follows no three threads of
+/// which two spin.
+fn all_get(messages: &'static [usize], buffers: usize) {
     loom::model(move || {
         with_shared(Rank::default(), move |rank: &'static Rank| {
             let peers = [0, 1].map(|peer| {
                 thread::spawn(move || {
                     let (_, mut consumer) = fifo::split(&rank.conns[peer]);
-                    let mut found = (0..messages).map_while(|_| receive(rank, peer, &mut consumer));
-                    assert!((0..).zip(&mut found).all(|(value, found)| value == found));
+                    let own = (0..).zip(messages).filter(|(_, to)| peer < **to);
+                    for (value, _) in own {
+                        let Some(found) = receive(rank, peer, &mut consumer) else { break };
+                        assert_eq!(found, value);
+                    }
                 })
             });
             let mut producers = rank.conns.each_ref().map(|conn| fifo::split(conn).0);
-            let mut used = [None; OUTBOX_BUFFERS];
-            for value in 0..messages {
-                let place = send(rank, &mut producers, &mut used, buffers, value);
+            let mut used = Used::default();
+            for (value, to) in (0..).zip(messages) {
+                let place = send(rank, &mut producers, &mut used, buffers, (*to, value));
                 assert!(value > 0 || place == Place::Outbox(0), "the first finds it free");
             }
             for peer in peers {
@@ -88,10 +93,15 @@ fn all_get(messages: u32, buffers: usize) {
 
 #[test]
 fn a_buffer_is_used_again_once_all_have_read_it() {
-    all_get(2, 1);
+    all_get(&[2, 2], 1);
+}
+
+#[test]
+fn a_reader_that_the_next_message_does_not_go_to_is_waited_for() {
+    all_get(&[2, 1], 1);
 }
 
 #[test]
 fn two_buffers_take_turns() {
-    all_get(3, OUTBOX_BUFFERS);
+    all_get(&[2, 2, 2], OUTBOX_BUFFERS);
 }

@@ -4,9 +4,7 @@
 use super::offer;
 use super::work::{Offered, P2pWork, Received};
 use crate::conn::Conns;
-#[cfg(feature = "cpu")]
-use crate::gpu::End;
-use crate::gpu::{Block, Lines, Stop, Wait};
+use crate::gpu::{Block, End, Lines, Stop, Wait};
 #[cfg(feature = "cpu")]
 use crate::prims::brief::{self, Brief};
 use crate::prims::{Ll, Ll128, Proto, Simple, Slice, run_slice};

@@ -347,23 +347,25 @@ impl SendConn {
         self.slot(Protocol::Simple).wrapping_add(offset)
     }
 
-    /// Where a message of so many bytes is filled that goes over all these connections, at least two: in a buffer of the outbox that they have
-    /// in common, if there is one that all consumers have read. The next [`Self::publish`] of each is that message's.
+    /// Where a message of so many bytes is filled that goes over those of `all` connections that `chosen` names: in a buffer of the outbox that they
+    /// have in common, if there is one that everybody has read. The next [`Self::publish`] of each is that message's.
+    ///
+    /// `all` are the connections that have got this outbox: who of them read a buffer last is not always who reads it next.
     #[cfg(feature = "cpu")]
-    pub(crate) fn in_outbox<'a>(
-        conns: impl Iterator<Item = &'a SendConn> + Clone,
-        len_bytes: usize,
-    ) -> Option<*mut u8> {
-        let is_free = |index: &usize| conns.clone().all(|conn| conn.is_outbox_read(*index, len_bytes));
+    pub(crate) fn in_outbox(all: &[SendConn], chosen: &[u16], len_bytes: usize) -> Option<*mut u8> {
+        let chosen = || chosen.iter().map(|index| &all[*index as usize]);
+        if !chosen().all(|conn| conn.pair.has_outbox(len_bytes)) {
+            return None;
+        }
+        let is_free = |index: &usize| all.iter().all(|conn| conn.is_outbox_read(*index));
         let index = (0..OUTBOX_BUFFERS).find(is_free)?;
-        conns.map(|conn| conn.pair.choose_outbox(index, conn.step())).last().flatten()
+        chosen().map(|conn| conn.pair.choose_outbox(index, conn.step())).last().flatten()
     }
 
-    /// Whether the consumer has read what we put last in this buffer of our outbox, if there is one as long.
+    /// Whether the consumer has read what we last put in this buffer of our outbox for it.
     #[cfg(feature = "cpu")]
-    fn is_outbox_read(&self, index: usize, len_bytes: usize) -> bool {
-        let Some(used) = self.pair.outbox_step(index, len_bytes) else { return false };
-        used.is_none_or(|step| {
+    fn is_outbox_read(&self, index: usize) -> bool {
+        self.pair.outbox_step(index).is_none_or(|step| {
             let mut cursor = self.moved.get();
             let is_read = cursor.poll_consumed(words(&self.end), step);
             self.moved.set(cursor);

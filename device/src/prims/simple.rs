@@ -126,8 +126,8 @@ fn outbox<B: Block>(_block: &B, _conns: Conns<'_>, _slice: &Slice<'_>) -> Option
     #[cfg(feature = "cpu")]
     // More threads would each decide.
     if _slice.send().len() > 1 && _block.threads() == 1 {
-        let sends = _slice.send().iter().map(|index| &_conns.send[*index as usize]);
-        return SendConn::in_outbox(sends, _slice.len_bytes()).map(|to| Out { to, stream: false });
+        let to = SendConn::in_outbox(_conns.send, _slice.send(), _slice.len_bytes());
+        return to.map(|to| Out { to, stream: false });
     }
     None
 }
@@ -224,7 +224,7 @@ impl Out {
 ///
 /// # Safety
 /// 1. As [`Proto::transfer`]; the outputs, of which the second may be null, are writable for the slice's length and disjoint from slots
-///    received; the first is the slice's `src` or disjoint from it. Or it is the first slot received, and the operator has no pre-operation.
+///    received; the first is the slice's `src` or disjoint from it. Or it is what [`running`] returns, and the operator has no pre-operation.
 #[inline(always)]
 unsafe fn combine_all<B: Block, const LONG: bool>(
     block: &B,

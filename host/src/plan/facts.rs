@@ -262,8 +262,11 @@ impl Facts {
     /// The same with the numbers for the links between the GPUs of a host.
     pub(super) fn with_links(self) -> Facts {
         let is_measured = self.has_gpus() && !self.crosses_network() && self.tuning.source.is_some();
-        let tuning =
-            if is_measured && !self.is_by_nvlink() { self.tuning.without_nvlink() } else { self.tuning };
+        let tuning = if is_measured && !self.is_by_nvlink() {
+            self.tuning.without_nvlink(self.nranks)
+        } else {
+            self.tuning
+        };
         Facts { tuning, ..self }
     }
 

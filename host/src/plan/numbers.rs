@@ -376,7 +376,7 @@ impl Tuning {
 
     /// The same for GPUs that do not all reach each other by NVLink: through memory of the host, or over PCI. Measured on two H100 with
     /// `NCCL_P2P_DISABLE=1` (docs/measurements/2026-11-25-24-blocks.md): words that carry flags double what crosses PCI, and 16 blocks fill it.
-    pub fn without_nvlink(self) -> Tuning {
+    pub fn without_nvlink(self, nranks: u32) -> Tuning {
         let blocks = self.blocks.map(|blocks| Blocks {
             simple_channels: &[(0, 16)],
             crowd_channels: Some(&[(0, 16), (2 << 20, 8), (16 << 20, 4)]),
@@ -392,10 +392,12 @@ impl Tuning {
             messages: &[
                 MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
                 MessageClass { max_bytes: 32 << 10, protocol: Protocol::LL, channels: 16 },
+                // Two H200, send/receive of 1 MiB: 54 us with 8, 60 with 16 (docs/measurements/2026-11-29-p2p-off.md).
+                MessageClass { max_bytes: 1 << 20, protocol: Protocol::Simple, channels: 8 },
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
-            exchange_channels: 4,
+            exchange_channels: if nranks == 2 { 8 } else { 4 },
             all_to_all_one_shot_max_bytes: 32 << 10,
             blocks,
             ..self
@@ -442,13 +444,14 @@ impl Tuning {
             // A chain's ranks do not wait for each other's answers.
             reduce_one_shot_max_bytes: 0,
             reduce_scatter_one_shot_max_bytes: SPREAD_MIN_BYTES as u64,
-            // Results go out by outboxes from eight ranks on, so that two-shot stays ahead of a ring for longer there.
+            // Two-shot is ahead of a ring at any length among three. Among four to eight it is to 192 or 256 KiB, among 12 and 16, whose results
+            // go out by outboxes, to 512 KiB and 1 MiB.
             all_reduce_hops_max_bytes: HopLimit::Any(match nranks {
                 0..4 => u64::MAX,
                 4..10 => 192 << 10,
                 _ => 768 << 10,
             }),
-            all_gather_read_min_bytes: if nranks == 3 { 128 << 10 } else { u64::MAX },
+            all_gather_read_min_bytes: u64::MAX,
             // Others than powers of two have two exchanges more: 3 and 5 ranks are faster in one hop.
             doubling_max_bytes: match nranks {
                 _ if nranks.is_power_of_two() => 16 << 10,

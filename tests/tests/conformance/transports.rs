@@ -158,12 +158,14 @@ fn lengths_at_which_messages_go_another_way() {
     use TransportKind::{InProcess, Shm};
     // How many ranks there are, read, and send in buffers that change hands.
     for (transport, nranks, reads, uses) in
-        [(Shm, 2, 0, 2), (Shm, 2, 0, 1), (Shm, 2, 1, 2), (InProcess, 3, 0, 3)]
+        [(Shm, 2, 0, 2), (Shm, 2, 0, 1), (Shm, 2, 1, 2), (InProcess, 3, 0, 3), (Shm, 4, 0, 4)]
     {
         let settings = Settings { transport: Some(transport), ..Settings::default() };
         let by_rank = |rank: u32, config: &mut Config| {
             config.cma = if rank < reads { Cma::Permit } else { Cma::Off };
             config.ping_pong = rank < uses;
+            // Of few ranks, as by default.
+            config.outbox = (nranks == 3).then_some(true);
         };
         let mut world = World::with(nranks, settings, by_rank);
         for (k, count) in lengths.into_iter().enumerate() {

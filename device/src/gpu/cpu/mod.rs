@@ -4,6 +4,7 @@
 //! Never: decides how to wait: that is the [`Waiter`]'s part.
 
 pub mod reduce;
+pub mod maker;
 mod block;
 
 pub use block::{CpuBlock, Waiter};

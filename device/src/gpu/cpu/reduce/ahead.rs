@@ -8,6 +8,7 @@
 //! That holds for Intel's Xeons. On AMD's Zen 5 memcpy takes less than half the time of any loop of loads and stores, from 1 KiB on, and what is
 //! asked for comes no sooner (docs/measurements/2026-11-28-cpu-zen5.md). So only processors on which it was seen to pay do it.
 
+use crate::gpu::cpu::maker;
 use oxccl_shared::sync::{Block, Word};
 use std::sync::OnceLock;
 
@@ -44,30 +45,7 @@ pub fn set_asking_pays(pays: bool) {
 #[inline(always)]
 fn pays_here() -> &'static Word<u32, Block> {
     static PAYS: OnceLock<Word<u32, Block>> = OnceLock::new();
-    PAYS.get_or_init(|| Word::new(is_made_by(b"GenuineIntel").into()))
-}
-
-/// Whether long messages between two processors are faster in parts of half a MiB than in parts that stay in the sender's own cache. On AMD's the
-/// reader then finds them in the cache that both share, which is nearer: 1 MiB each way takes 46 us instead of 55 on a Zen 4. On Intel's Xeons it
-/// takes 150 to 190 instead of 130 (docs/measurements/2026-11-29-cpu-odd-lengths.md).
-#[cold]
-pub fn long_parts_pay() -> bool {
-    is_made_by(b"AuthenticAMD")
-}
-
-/// Whether CPUID leaf 0 names this maker.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[cold]
-fn is_made_by(maker: &[u8; 12]) -> bool {
-    #[allow(unused_unsafe, reason = "newer compilers have it as a safe function")]
-    // SAFETY: every x86-64 processor has the instruction.
-    let leaf = unsafe { core::arch::x86_64::__cpuid(0) };
-    [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == maker
-}
-
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-fn is_made_by(_maker: &[u8; 12]) -> bool {
-    false
+    PAYS.get_or_init(|| Word::new(maker::is_made_by(maker::INTEL).into()))
 }
 
 /// Copies, by stores of whole lines where the processor has them: it need not fetch a line that it overwrites at once.

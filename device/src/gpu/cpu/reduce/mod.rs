@@ -28,8 +28,8 @@ mod machine;
 use oxccl_shared::abi::DataType;
 use oxccl_shared::reduce::CombineKind;
 
+pub use ahead::set_asking_pays;
 pub(crate) use ahead::{ask_to_read, ask_to_write, asking_pays};
-pub use ahead::{long_parts_pay, set_asking_pays};
 pub use machine::Machine;
 pub use ops::{CombineFn, Flags, MapFn, ReduceTable};
 pub use stream::{assert_fenced, copy};
