@@ -78,6 +78,7 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let is_even = facts.tuning.even_slices
         && match spec.connections {
             Connections::Mesh => true,
+            // Broadcasts and reduces along a chain take as long either way.
             Connections::Ring => matches!(call.func, Func::AllGather | Func::ReduceScatter),
             _ => false,
         };
