@@ -254,7 +254,7 @@ impl RecvConn {
     }
 
     /// Where a message of so many bytes of Simple lies: in the slot of the current step, in a buffer of the pair's, or in the producer's outbox, where
-    /// others read it too. But there, it is this rank's until it is released.
+    /// others read it too. Except in an outbox, it is this rank's until it is released.
     #[inline(always)]
     pub fn message(&self, len_bytes: usize) -> *mut u8 {
         #[cfg(feature = "cpu")]

@@ -205,12 +205,18 @@ impl Facts {
     }
 
     /// A broadcast through memory of the host passes it once for each hop: the more ranks, the earlier whole slots pay. Four H200 broadcast 64
-    /// KiB in 15.7 us by words and 13.7 by slots, 256 KiB in 52.7 and 19.0.
+    /// KiB in 15.7 us by words and 13.7 by slots, 256 KiB in 52.7 and 19.0. Two gather blocks of 256 KiB in 34 us by words, and of 384 in 28 by slots.
     fn is_slow_by_words(&self, call: &Call) -> bool {
+        const PAIR_BLOCK_MAX_BYTES: u64 = 192 << 10;
         let hops = u64::from(self.nranks.saturating_sub(1));
         let is_by_host = self.tuning.source.is_some() && self.machine.pairs.kind > PathKind::Nvl;
         let longest = self.tuning.broadcast_protocols.last().map_or(u64::MAX, |(bytes, _)| *bytes);
-        is_by_host && call.func == Func::Broadcast && call.bytes() * hops > longest
+        let is_long = match call.func {
+            Func::Broadcast => call.bytes() * hops > longest,
+            Func::AllGather | Func::ReduceScatter => self.nranks == 2 && call.bytes() > PAIR_BLOCK_MAX_BYTES,
+            _ => false,
+        };
+        is_by_host && is_long
     }
 
     fn measured(&self, call: &Call) -> Option<Measured> {
@@ -436,6 +442,10 @@ mod tests {
         let broadcast = |bytes| planned(4, Forced::default(), Func::Broadcast, bytes).0;
         let expected = [Protocol::LL, Protocol::Simple, Protocol::Simple];
         assert_eq!([16 << 10, 64 << 10, 256 << 10].map(broadcast), expected);
+        for func in [Func::AllGather, Func::ReduceScatter] {
+            let of_pair = |bytes| planned(2, Forced::default(), func, bytes).0;
+            assert_eq!([192 << 10, 256 << 10].map(of_pair), [Protocol::LL, Protocol::Simple], "{func}");
+        }
         let ring = Forced::only(Some(Algorithm::Ring), Some(Protocol::Simple));
         let channels = |nranks| {
             [1 << 20, 4 << 20, 64 << 20].map(|bytes| planned(nranks, ring, Func::AllReduce, bytes).1)

@@ -187,11 +187,12 @@ pub fn arrange<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Call;
     use crate::plan::ChannelLimits;
     use crate::plan::Forced;
     use crate::plan::tuning::{Machine, NetSpeed, Pairs};
     use crate::topology::PathKind;
-    use oxccl_shared::abi::ASK_MIN_BYTES;
+    use oxccl_shared::abi::{ASK_MIN_BYTES, DataType, Func, RedOp};
     use proptest::prelude::*;
 
     /// From, to, length.
@@ -286,6 +287,24 @@ mod tests {
         };
         assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [16, 16]);
         assert_eq!([false, true].map(|exchange| channels(4, exchange, true)), [16, 4]);
+        assert_eq!([false, true].map(|exchange| channels(2, exchange, true)), [16, 8]);
+    }
+
+    #[test]
+    fn through_memory_of_the_host_middle_messages_have_fewer_channels() {
+        let facts = facts(2, 1).through_host([true; 3]);
+        let channels = |len_bytes| {
+            let want =
+                MessageWant { is_send: true, peer: Rank(1), is_far: false, is_exchange: false, len_bytes };
+            message_connections(&want, &facts).1
+        };
+        assert_eq!([32 << 10, 64 << 10, 1 << 20, (1 << 20) + 1].map(channels), [16, 8, 8, 16]);
+        let one_hop = |count| {
+            let call =
+                Call { func: Func::AllToAll, dtype: DataType::U8, op: RedOp::Sum, root: Rank(0), count };
+            facts.is_one_hop_all_to_all(&call)
+        };
+        assert_eq!([128 << 10, (128 << 10) + 1].map(one_hop), [true, false]);
     }
 
     #[test]

@@ -388,8 +388,6 @@ impl Tuning {
             pair_one_shot_ll128_max_bytes: 0,
             two_shot_ll128_bytes: (0, 0),
             pair_ll_max_bytes: &[],
-            // All-gather of 512 KiB between two H200 34 us by LL, of 768 KiB 28 by slots.
-            ring_protocols: &[(384 << 10, Protocol::LL)],
             broadcast_protocols: &[(96 << 10, Protocol::LL)],
             messages: &[
                 MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
@@ -446,7 +444,7 @@ impl Tuning {
             // A chain's ranks do not wait for each other's answers.
             reduce_one_shot_max_bytes: 0,
             reduce_scatter_one_shot_max_bytes: SPREAD_MIN_BYTES as u64,
-            // Two-shot is ahead of a ring at any length among three. Among four to eight it is to 192 or 256 KiB, among 12 and 16, whose results
+            // Two-shot is ahead of a ring to 2 MiB among three, and level at 4 MiB. Among four to eight it is to 192 or 256 KiB, among 12 and 16, whose results
             // go out by outboxes, to 512 KiB and 1 MiB.
             all_reduce_hops_max_bytes: HopLimit::Any(match nranks {
                 0..4 => u64::MAX,

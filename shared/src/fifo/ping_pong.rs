@@ -7,12 +7,13 @@
 //! Steps and credits are as without: a message in a buffer uses up its step's slot, which stays empty. A rank that has no buffer, because it
 //! has sent more than it has received, uses slots. So nobody ever waits for a buffer.
 //!
-//! A message that goes to several peers lies in the sender's *outbox* instead, stored once. The line of each peer's slot says so. The
-//! sender stores to that buffer again when it sees that all of them have released that step.
+//! A message that goes to several peers lies in a buffer of the sender's *outbox* instead, if one is free, stored once. The line of each peer's
+//! slot says so. The sender stores to that buffer again when it sees that all of them have released that step.
 //!
 //! # Why no further order is needed
-//! A buffer has one owner at a time. Its owner sends it away by a release store, behind its stores to it, and behind its loads of what was in
+//! A pair's buffer has one owner at a time. Its owner sends it away by a release store, behind its stores to it, and behind its loads of what was in
 //! it before: the message that brought it was read first. The other end owns it once it has seen that store by an acquire load.
+//! An outbox stays its sender's. Its readers' loads come before the release store to `head` of each, which the sender acquires before it stores again.
 
 use crate::sync::{Block, Word};
 

@@ -95,7 +95,7 @@ impl Init for Cpu {
     fn start(connected: CpuReady, joined: &Joined<'_>) -> Result<Started<Cpu>, Error> {
         let CpuReady { connected, custom, reads, far, bytes } = connected;
         let (rank, rings) = (joined.rank, connected.graph.rings());
-        let (kinds, own_bytes) = (connected.kinds.clone(), connected.reducing.bytes);
+        let (kinds, own_bytes) = (connected.kinds.clone(), connected.reducing.bytes + connected.outbox_bytes);
         let memory = Box::new(move || report(rank, &kinds, &bytes, own_bytes));
         let far = far.map(|far| Far::new(Box::new(far), connected.graph.ring_channels()));
         let tuner = joined.tuner(connected.peers.iter().map(|peer| peer.host))?;
@@ -241,6 +241,7 @@ mod tests {
             kinds: vec![TransportKind::Tcp; peers.len()],
             peers: peers.to_vec(),
             graph,
+            outbox_bytes: 0,
             inbound_bytes: Vec::new(),
             outbound_bytes: Vec::new(),
             memory: Vec::new(),

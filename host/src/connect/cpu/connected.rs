@@ -31,6 +31,8 @@ pub struct CpuConnected {
     pub graph: RankGraph,
     /// Bytes of connections from each rank, in this rank's memory.
     pub inbound_bytes: Vec<usize>,
+    /// Bytes of this rank's outbox.
+    pub outbox_bytes: usize,
     /// Bytes of connections to each rank, in this rank's memory.
     pub outbound_bytes: Vec<usize>,
     /// Keeps the connections' memory mapped.

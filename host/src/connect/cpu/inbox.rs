@@ -125,7 +125,7 @@ mod tests {
                 hosts.iter().map(|host| PeerInfo { host: *host, ..PeerInfo::default() }).collect();
             let graph = RankGraph::new(&peers, None).unwrap();
             let inbox = |rank: Rank| {
-                let mesh = MeshMemory { layout: LAYOUT, buffer_bytes: 9 << 10, has_outbox: rank.0 % 2 == 0 };
+                let mesh = MeshMemory { layout: LAYOUT, buffer_bytes: 9 << 10, has_outbox: rank.0.is_multiple_of(2) };
                 let is_near = |from: Rank| hosts[from.index()] == hosts[rank.index()];
                 Inbox::new(&graph, hosts.len() as u32, rank, LAYOUT, mesh, is_near)
             };
@@ -141,7 +141,7 @@ mod tests {
                     prop_assert_eq!(entry.buffer_bytes.is_some(), back.is_some());
                 }
                 prop_assert_eq!(own.len_bytes, end + own.outbox.map_or(0, |_| OUTBOX_BUFFERS * 4096));
-                prop_assert_eq!(own.outbox, (rank.0 % 2 == 0).then_some(end));
+                prop_assert_eq!(own.outbox, rank.0.is_multiple_of(2).then_some(end));
             }
         }
     }

@@ -46,6 +46,7 @@ pub(crate) struct Wiring<'a> {
     pub(super) memory: Vec<Arc<Segment>>,
     /// Outboxes in it, by rank.
     outboxes: HashMap<Rank, *mut u8>,
+    outbox_bytes: usize,
     /// Others can open this rank's inbox as long as it has a name.
     file: Option<ShmFile>,
     inbound_bytes: Vec<usize>,
@@ -68,6 +69,7 @@ impl<'a> Wiring<'a> {
             reducing: Reducing::default(),
             memory: Vec::new(),
             outboxes: HashMap::new(),
+            outbox_bytes: 0,
             file: None,
             inbound_bytes: vec![0; nranks],
             outbound_bytes: vec![0; nranks],
@@ -168,6 +170,9 @@ impl<'a> Wiring<'a> {
 
     /// Keeps the inbox of a rank mapped.
     fn keep(&mut self, rank: Rank, inbox: &Inbox, segment: Arc<Segment>) {
+        if rank == self.wanted.rank {
+            self.outbox_bytes = inbox.outbox.map_or(0, |at| inbox.len_bytes - at);
+        }
         self.outboxes.extend(inbox.outbox.map(|at| (rank, segment.base().wrapping_add(at))));
         self.memory.push(segment);
     }
@@ -359,6 +364,7 @@ impl<'a> Wiring<'a> {
             graph: self.graph,
             inbound_bytes: self.inbound_bytes,
             outbound_bytes: self.outbound_bytes,
+            outbox_bytes: self.outbox_bytes,
             memory: self.memory,
         }
     }
