@@ -93,9 +93,9 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     let target = message.get("target")?;
     let kind = target.get("kind")?.get(0)?.as_str()?;
     let is_test = message.get("profile")?.get("test")?.as_bool()?;
-    // A test of the whole also builds the binaries that it starts.
-    let is_wanted =
-        if is_test { kind == "test" } else { kind == "example" || target.get("name")? == "oxccl" };
+    // A test of the whole also builds binaries, of which those on GPUs start one.
+    let is_tool = || Some(["oxccl", "oxccl-gpu-rank"].contains(&target.get("name")?.as_str()?));
+    let is_wanted = if is_test { kind == "test" } else { kind == "example" || is_tool()? };
     is_wanted.then_some(())?;
     Some((target.get("name")?.as_str()?.to_owned(), PathBuf::from(path)))
 }
@@ -135,6 +135,7 @@ mod tests {
         assert_eq!(found("test", "gpu_conformance", true).as_deref(), Some("gpu_conformance"));
         assert_eq!(found("example", "cuda_check", false).as_deref(), Some("cuda_check"));
         assert_eq!(found("bin", "oxccl", false).as_deref(), Some("oxccl"));
+        assert_eq!(found("bin", "oxccl-gpu-rank", false).as_deref(), Some("oxccl-gpu-rank"));
         assert_eq!(found("bin", "oxccl-rank", false), None);
         assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
     }
