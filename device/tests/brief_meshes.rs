@@ -5,7 +5,7 @@ mod common;
 
 use common::{LAYOUT, Memory, Patience};
 use oxccl_device::coll::{self, CollWork, Endpoints, InTurn, MeshEnds, RingEnds, TreeEnds, oneshot, twoshot};
-use oxccl_device::conn::Conns;
+use oxccl_device::conn::{Conns, RecvConn, SendConn};
 use oxccl_device::gpu::cpu::CpuBlock;
 use oxccl_device::prims::{Simple, Slice, run_slice};
 use oxccl_shared::abi::{Algorithm, DataType, Func, Protocol, Rank, RedOp, SlotHeader};
@@ -178,6 +178,33 @@ proptest! {
     }
 }
 
+/// Ranks of which the first sends to all others, in turns on this thread.
+struct Turns(Vec<(Vec<SendConn>, Vec<RecvConn>)>);
+
+impl Turns {
+    const LEN: usize = 2 << 10;
+
+    fn conns(&self, rank: usize) -> Conns<'_> {
+        let (send, recv) = &self.0[rank];
+        Conns { send, recv }
+    }
+
+    /// Where the next message to a rank lies.
+    fn place(&self, reader: usize) -> usize {
+        self.conns(reader).recv[0].message(Self::LEN).addr()
+    }
+
+    fn send(&self, to: &[u16], value: u8) {
+        step(self.conns(0), Action::COPY_SEND, to, &mut [value; Self::LEN]);
+    }
+
+    fn read(&self, reader: usize, value: u8) {
+        let mut got = [0; Self::LEN];
+        step(self.conns(reader), Action::RECV, &[0], &mut got);
+        assert_eq!(got, [value; Self::LEN]);
+    }
+}
+
 /// One step of a rank on this thread, in place: to these places of `peers`, or from these others.
 fn step(conns: Conns<'_>, action: Action, list: &[u16], bytes: &mut [u8]) {
     let operator = reduce::resolve(RedOp::Sum, DataType::U8, 1, 0);
@@ -196,69 +223,51 @@ fn step(conns: Conns<'_>, action: Action, list: &[u16], bytes: &mut [u8]) {
     unsafe { run_slice::<_, Simple>(&block, conns, &slice) }.unwrap();
 }
 
-/// What goes to several peers is stored once, in a buffer that nobody is reading any more, whoever it goes to; else in a slot for each.
+/// A message to several peers is stored once, in a buffer of the outbox that nobody reads any more. If there is none, it fills a slot for each
+/// peer.
 #[test]
 fn a_buffer_of_an_outbox_is_filled_once_all_have_read_it() {
-    const LEN: usize = 2 << 10;
     let memory = Memory::new(3, true);
-    let ends = [0, 1, 2].map(|rank| memory.ends(rank, true));
-    let conns = ends.each_ref().map(|(send, recv)| Conns { send, recv });
-    // From rank 0: rank 1's first, rank 2's first.
-    let place = |reader: usize| conns[reader].recv[0].message(LEN).addr();
-    let send = |list: &[u16], value: u8| step(conns[0], Action::COPY_SEND, list, &mut [value; LEN]);
-    let read = |reader: usize, value: u8| {
-        let mut got = [0; LEN];
-        step(conns[reader], Action::RECV, &[0], &mut got);
-        assert_eq!(got, [value; LEN]);
-    };
-    send(&[0, 1], 1);
-    let first = place(1);
-    assert_eq!(place(2), first, "one place for both");
-    read(1, 1);
+    let ranks = Turns((0..3).map(|rank| memory.ends(rank, true)).collect());
+    ranks.send(&[0, 1], 1);
+    let first = ranks.place(1);
+    assert_eq!(ranks.place(2), first, "one place for both");
+    ranks.read(1, 1);
     // Rank 2 still reads the first buffer, although the next message is not for it alone.
-    send(&[0, 1], 2);
-    let second = place(1);
+    ranks.send(&[0, 1], 2);
+    let second = ranks.place(1);
     assert_ne!(second, first);
-    read(1, 2);
-    send(&[0, 1], 3);
-    assert!(place(1) != first && place(1) != second, "both buffers are being read: slots");
-    read(1, 3);
-    read(2, 1);
-    assert_eq!(place(2), second);
-    read(2, 2);
-    assert_ne!(place(2), second, "a slot of its own");
-    read(2, 3);
-    send(&[0, 1], 4);
-    assert_eq!([place(1), place(2)], [first; 2], "it is free again");
-    read(1, 4);
-    read(2, 4);
+    ranks.read(1, 2);
+    ranks.send(&[0, 1], 3);
+    assert!(ranks.place(1) != first && ranks.place(1) != second, "both buffers are being read: slots");
+    ranks.read(1, 3);
+    ranks.read(2, 1);
+    assert_eq!(ranks.place(2), second);
+    ranks.read(2, 2);
+    assert_ne!(ranks.place(2), second, "a slot of its own");
+    ranks.read(2, 3);
+    ranks.send(&[0, 1], 4);
+    assert_eq!([ranks.place(1), ranks.place(2)], [first; 2], "it is free again");
+    ranks.read(1, 4);
+    ranks.read(2, 4);
 }
 
 /// The next message need not go to all who read the one before.
 #[test]
 fn a_reader_that_the_next_message_does_not_go_to_is_waited_for() {
-    const LEN: usize = 2 << 10;
     let memory = Memory::new(4, true);
-    let ends = [0, 1, 2, 3].map(|rank| memory.ends(rank, true));
-    let conns = ends.each_ref().map(|(send, recv)| Conns { send, recv });
-    let place = |reader: usize| conns[reader].recv[0].message(LEN).addr();
-    let send = |list: &[u16], value: u8| step(conns[0], Action::COPY_SEND, list, &mut [value; LEN]);
-    let read = |reader: usize, value: u8| {
-        let mut got = [0; LEN];
-        step(conns[reader], Action::RECV, &[0], &mut got);
-        assert_eq!(got, [value; LEN]);
-    };
+    let ranks = Turns((0..4).map(|rank| memory.ends(rank, true)).collect());
     for value in 1..=2 {
-        send(&[0, 1, 2], value);
-        read(1, value);
-        read(2, value);
+        ranks.send(&[0, 1, 2], value);
+        ranks.read(1, value);
+        ranks.read(2, value);
     }
     // Rank 3 has read neither.
-    let theirs = place(3);
-    send(&[0, 1], 3);
-    assert!(place(1) != theirs && place(1) != place(2), "slots");
-    read(1, 3);
-    read(2, 3);
-    read(3, 1);
-    read(3, 2);
+    let theirs = ranks.place(3);
+    ranks.send(&[0, 1], 3);
+    assert!(ranks.place(1) != theirs && ranks.place(1) != ranks.place(2), "slots");
+    ranks.read(1, 3);
+    ranks.read(2, 3);
+    ranks.read(3, 1);
+    ranks.read(3, 2);
 }

@@ -265,15 +265,15 @@ pub unsafe fn at_once<B: Block>(block: &B, conns: Conns<'_>, work: &mut P2pWork)
 fn next_slice<B: Block, P: Proto<B>>(conns: Conns<'_>, work: &P2pWork) -> Result<usize, Wait> {
     let (index, left) = (work.conn as usize, work.len_bytes - work.done_bytes);
     // What was read in part comes again in slots, in pieces like those that were read.
-    let of_slot =
-        (work.offered == Offered::Declined).then_some(|conn: &ConnLayout| left.min(P::payload_bytes(conn)));
+    let comes_again = work.offered == Offered::Declined;
+    let of_slot = |layout: &ConnLayout| left.min(P::payload_bytes(layout));
     if work.is_send {
         let conn = &conns.send[index];
-        let len = || of_slot.map_or_else(|| P::part_to_send(conn, left), |of_slot| of_slot(conn.layout()));
+        let len = || if comes_again { of_slot(conn.layout()) } else { P::part_to_send(conn, left) };
         conn.poll_credit(P::PROTOCOL, true).then(len).ok_or(conn.wait())
     } else {
         let conn = &conns.recv[index];
-        let len = |_| of_slot.map_or_else(|| P::part_received(conn, left), |of_slot| of_slot(conn.layout()));
+        let len = |_| if comes_again { of_slot(conn.layout()) } else { P::part_received(conn, left) };
         P::poll_header(conn).map(len).ok_or(conn.wait())
     }
 }

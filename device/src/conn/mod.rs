@@ -14,7 +14,7 @@ mod send;
 mod recv;
 
 #[cfg(feature = "cpu")]
-pub use pair::{Outboxes, buffers_bytes, long_parts_pay, share_buffers};
+pub use pair::{Outboxes, buffers_bytes, long_parts_pay, outbox_bytes, share_buffers};
 pub use recv::RecvConn;
 pub use send::SendConn;
 

@@ -4,14 +4,18 @@ use super::end::words;
 use super::{PING_PONG_MIN_BYTES, RecvConn, SendConn};
 use crate::gpu::cpu::maker;
 use core::cell::Cell;
-use oxccl_shared::abi::ConnEnd;
-use oxccl_shared::abi::Step;
+use oxccl_shared::abi::{ConnEnd, Step};
 use oxccl_shared::fifo::{BUFFERS, ConsumerCursor, OUTBOX_BUFFERS, PingPong, Place};
 use std::sync::Arc;
 
 /// Bytes of a connection's buffers, which lie behind it, if each has so many.
 pub const fn buffers_bytes(buffer_bytes: usize) -> usize {
     BUFFERS * buffer_bytes
+}
+
+/// Bytes of a rank's outbox, if each of its buffers has so many.
+pub const fn outbox_bytes(buffer_bytes: usize) -> usize {
+    OUTBOX_BUFFERS * buffer_bytes
 }
 
 /// Whether long messages between two processors are faster in parts of half a MiB than in parts that stay in the sender's own cache. On AMD's the

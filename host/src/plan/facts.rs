@@ -360,8 +360,7 @@ impl Facts {
     /// Whether an all-gather goes by one copy of each block out of its rank's memory. An order of the user or a measurement comes first.
     /// Not a broadcast, where one rank fills slots while another empties them (docs/measurements/2026-11-23-cma.md).
     fn is_read(&self, call: &Call) -> bool {
-        let is_long = call.bytes() >= self.tuning.all_gather_read_min_bytes;
-        call.func == Func::AllGather && is_long && self.reads_from(call.bytes())
+        call.func == Func::AllGather && self.tuning.gathers_by_reading && self.reads_from(call.bytes())
     }
 
     /// Whether two ranks reduce by reading each other's memory, in one copy.

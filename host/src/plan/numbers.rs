@@ -24,8 +24,8 @@ pub struct Tuning {
     pub all_reduce_hops_max_bytes: HopLimit,
     /// The same for all-to-all, in bytes of a block; above it is made of messages.
     pub all_to_all_one_shot_max_bytes: u64,
-    /// From here on, in bytes of a block, all-gathers of ranks that read each other's memory are made of messages.
-    pub all_gather_read_min_bytes: u64,
+    /// Whether all-gathers of ranks that read each other's memory are made of messages.
+    pub gathers_by_reading: bool,
     /// Up to here, in bytes of the call, all-reduces and barriers go by recursive doubling. 0: where that is slow, or was not measured.
     pub doubling_max_bytes: u64,
     /// From here on all-reduce in hops is two-shot, and sends a rank's share of the buffer to each peer in both hops.
@@ -241,7 +241,7 @@ impl Tuning {
         reduce_scatter_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Divided { pair: u64::MAX, more: 128 << 10 },
         all_to_all_one_shot_max_bytes: 0,
-        all_gather_read_min_bytes: 0,
+        gathers_by_reading: true,
         doubling_max_bytes: 0,
         two_shot_min_bytes: u64::MAX,
         one_shot_ll128_bytes: (0, 0),
@@ -280,7 +280,7 @@ impl Tuning {
         reduce_scatter_one_shot_max_bytes: u64::MAX,
         all_reduce_hops_max_bytes: HopLimit::Any(512 << 10),
         all_to_all_one_shot_max_bytes: 64 << 10,
-        all_gather_read_min_bytes: 0,
+        gathers_by_reading: true,
         doubling_max_bytes: 0,
         two_shot_min_bytes: 192 << 10,
         one_shot_ll128_bytes: (64 << 10, 1 << 20),
@@ -451,7 +451,7 @@ impl Tuning {
                 4..10 => 192 << 10,
                 _ => 768 << 10,
             }),
-            all_gather_read_min_bytes: u64::MAX,
+            gathers_by_reading: false,
             // Others than powers of two have two exchanges more: 3 and 5 ranks are faster in one hop.
             doubling_max_bytes: match nranks {
                 _ if nranks.is_power_of_two() => 16 << 10,

@@ -93,11 +93,11 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     let target = message.get("target")?;
     let kind = target.get("kind")?.get(0)?.as_str()?;
     let is_test = message.get("profile")?.get("test")?.as_bool()?;
+    let name = target.get("name")?.as_str()?;
     // A test of the whole also builds binaries, of which those on GPUs start one.
-    let is_tool = || Some(["oxccl", "oxccl-gpu-rank"].contains(&target.get("name")?.as_str()?));
-    let is_wanted = if is_test { kind == "test" } else { kind == "example" || is_tool()? };
-    is_wanted.then_some(())?;
-    Some((target.get("name")?.as_str()?.to_owned(), PathBuf::from(path)))
+    let is_tool = ["oxccl", "oxccl-gpu-rank"].contains(&name);
+    let is_wanted = if is_test { kind == "test" } else { kind == "example" || is_tool };
+    is_wanted.then(|| (name.to_owned(), PathBuf::from(path)))
 }
 
 /// Copies a file into a folder, which may be its own: copying a file over itself would empty it.

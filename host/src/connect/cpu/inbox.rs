@@ -1,9 +1,8 @@
 //! The place of each connection in its consumer's memory. Producer and consumer compute the same.
 
 use super::graph::RankGraph;
-use oxccl_device::conn::buffers_bytes;
+use oxccl_device::conn::{buffers_bytes, outbox_bytes};
 use oxccl_shared::abi::{ConnLayout, Rank};
-use oxccl_shared::fifo::OUTBOX_BUFFERS;
 
 /// Identifies a connection of two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -91,7 +90,7 @@ impl Inbox {
         }
         if mesh.has_outbox {
             inbox.outbox = Some(inbox.len_bytes);
-            inbox.len_bytes += OUTBOX_BUFFERS * mesh.layout.simple_slot_bytes as usize;
+            inbox.len_bytes += outbox_bytes(mesh.layout.simple_slot_bytes as usize);
         }
         inbox
     }
@@ -140,7 +139,7 @@ mod tests {
                     prop_assert_eq!(entry.buffer_bytes, back.and_then(|back| back.buffer_bytes));
                     prop_assert_eq!(entry.buffer_bytes.is_some(), back.is_some());
                 }
-                prop_assert_eq!(own.len_bytes, end + own.outbox.map_or(0, |_| OUTBOX_BUFFERS * 4096));
+                prop_assert_eq!(own.len_bytes, end + own.outbox.map_or(0, |_| outbox_bytes(4096)));
                 prop_assert_eq!(own.outbox, rank.0.is_multiple_of(2).then_some(end));
             }
         }

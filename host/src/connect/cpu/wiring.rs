@@ -18,13 +18,13 @@ use crate::transport::{
     Asked, Asking, InboxName, Memory, OpenBy, Opener, PeerInfo, Probe, ProcessMemory, TRANSPORTS, Transport,
     TransportKind, Wires, processors_each, transport_of,
 };
-use oxccl_device::conn::{Outboxes, RecvConn, SendConn, share_buffers};
+use oxccl_device::conn::{Outboxes, RecvConn, SendConn, outbox_bytes, share_buffers};
 use oxccl_shared::abi::{ConnLayout, Rank};
 use oxccl_shared::algo::collnet::Shape;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// From so many readers on an outbox is faster: 16 ranks gather 512 KiB in 0.6 of the time, 8 in 0.8, 4 in the same
+/// From so many readers on an outbox is faster: 16 ranks gather 512 KiB in 0.6 of the time, 8 in 0.7 to 1.1, 4 in the same
 /// (docs/measurements/2026-11-29-cpu-odd-lengths.md).
 const OUTBOX_READERS_MIN: usize = 7;
 
@@ -46,7 +46,6 @@ pub(crate) struct Wiring<'a> {
     pub(super) memory: Vec<Arc<Segment>>,
     /// Outboxes in it, by rank.
     outboxes: HashMap<Rank, *mut u8>,
-    outbox_bytes: usize,
     /// Others can open this rank's inbox as long as it has a name.
     file: Option<ShmFile>,
     inbound_bytes: Vec<usize>,
@@ -69,7 +68,6 @@ impl<'a> Wiring<'a> {
             reducing: Reducing::default(),
             memory: Vec::new(),
             outboxes: HashMap::new(),
-            outbox_bytes: 0,
             file: None,
             inbound_bytes: vec![0; nranks],
             outbound_bytes: vec![0; nranks],
@@ -170,21 +168,8 @@ impl<'a> Wiring<'a> {
 
     /// Keeps the inbox of a rank mapped.
     fn keep(&mut self, rank: Rank, inbox: &Inbox, segment: Arc<Segment>) {
-        if rank == self.wanted.rank {
-            self.outbox_bytes = inbox.outbox.map_or(0, |at| inbox.len_bytes - at);
-        }
         self.outboxes.extend(inbox.outbox.map(|at| (rank, segment.base().wrapping_add(at))));
         self.memory.push(segment);
-    }
-
-    /// The outboxes of this rank and a peer that shares memory with it.
-    fn outboxes(&self, peer: Rank) -> Option<Outboxes> {
-        let [own, theirs] = [self.wanted.rank, peer].map(|rank| self.outboxes.get(&rank).copied());
-        Some(Outboxes {
-            own: own?,
-            theirs: theirs?,
-            len_bytes: self.wanted.mesh_layout.simple_slot_bytes as usize,
-        })
     }
 
     /// From which length on messages within the host are read from the sender's memory.
@@ -343,6 +328,7 @@ impl<'a> Wiring<'a> {
     pub fn finish(mut self) -> CpuConnected {
         let CpuWanted { rank, nranks, .. } = *self.wanted;
         self.share_buffers();
+        let outbox = self.outboxes.get(&rank);
         let mut channels = std::mem::take(&mut self.channels);
         for (index, channel) in channels.iter_mut().enumerate() {
             places::place(channel, &self.graph, rank, index as u32);
@@ -364,26 +350,28 @@ impl<'a> Wiring<'a> {
             graph: self.graph,
             inbound_bytes: self.inbound_bytes,
             outbound_bytes: self.outbound_bytes,
-            outbox_bytes: self.outbox_bytes,
+            outbox_bytes: outbox
+                .map_or(0, |_| outbox_bytes(self.wanted.mesh_layout.simple_slot_bytes as usize)),
             memory: self.memory,
         }
     }
 
     /// Gives the buffers that two ranks hand to and fro to connections that go both ways between them, in memory that both share.
     fn share_buffers(&mut self) {
-        let CpuWanted { ring_layout, mesh_buffer_bytes, ping_pong, .. } = *self.wanted;
-        let all = self.mesh.send.iter().map(SendConn::peer);
-        let outboxes: HashMap<Rank, Outboxes> =
-            all.filter_map(|peer| Some((peer, self.outboxes(peer)?))).collect();
-        let none = HashMap::new();
-        let rings = self.channels.iter_mut();
-        let rings = rings.map(|channel| (channel, ring_layout.simple_slot_bytes as usize, &none));
-        for (channel, len_bytes, outboxes) in rings.chain([(&mut self.mesh, mesh_buffer_bytes, &outboxes)]) {
+        let CpuWanted { rank, ring_layout, mesh_layout, mesh_buffer_bytes, ping_pong, .. } = *self.wanted;
+        let at = |rank: Rank| self.outboxes.get(&rank).copied();
+        let outboxes_with = |peer: Rank| {
+            let len_bytes = mesh_layout.simple_slot_bytes as usize;
+            Some(Outboxes { own: at(rank)?, theirs: at(peer)?, len_bytes })
+        };
+        let ring_bytes = ring_layout.simple_slot_bytes as usize;
+        let rings = self.channels.iter_mut().map(|ring| (ring, ring_bytes, false));
+        for (channel, len_bytes, is_mesh) in rings.chain([(&mut self.mesh, mesh_buffer_bytes, true)]) {
             let recvs = channel.recv.iter_mut().filter(|conn| conn.is_spread());
             let mut recvs: HashMap<Rank, &mut RecvConn> = recvs.map(|conn| (conn.peer(), conn)).collect();
             for send in channel.send.iter_mut().filter(|conn| conn.is_spread()) {
                 if let Some(recv) = recvs.get_mut(&send.peer()) {
-                    let outboxes = outboxes.get(&send.peer()).copied();
+                    let outboxes = is_mesh.then(|| outboxes_with(send.peer())).flatten();
                     // SAFETY: (1) both lie in inboxes, whose entries have room for the buffers (`InboxEntry::buffer_bytes`); (2) so do the
                     // outboxes (`Inbox::outbox`), and all connections of the mesh that share memory get this rank's.
                     unsafe { share_buffers(send, recv, len_bytes, ping_pong, outboxes) };
