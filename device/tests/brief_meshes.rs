@@ -84,6 +84,7 @@ impl Operation {
             host_ranks: 0,
             tag: 5,
             stream: false,
+            is_direct: false,
         };
         let list: Vec<u16> = (0..n as u16 - 1).collect();
         let operator = reduce::resolve(RedOp::Sum, DataType::U32, n, 0);

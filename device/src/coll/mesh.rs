@@ -134,7 +134,8 @@ fn words_of<'a>(conns: Conns<'a>, work: &CollWork, hop: &MeshHop, round: &Round)
         (_, part) => (round.dst, if has_outcome { round.span(part) } else { Span::same(0) }),
     };
     let (tag, rank, keep, takes_own) = (work.tag, work.rank, hop.keep, hop.takes_own);
-    Exchange { tag, rank, send, recv, src, to, dst, from, keep, takes_own }
+    let is_mutual = work.is_direct && hop.to == Others::All && hop.from == Others::All;
+    Exchange { tag, rank, send, recv, src, to, dst, from, keep, takes_own, is_mutual }
 }
 
 /// A hop in which all ranks send to all and receive from all, as an exchange that is all of a kernel.
@@ -197,11 +198,12 @@ impl<B: Lines, const PEERS: usize> Meet<B> for AtOnce<Ll128, PEERS> {
         };
         let (tag, rank, Conns { send, recv }) = (work.tag, work.rank, ends.conns);
         let (src, dst, from) = (round.src, round.dst, round.span(hops[0].dst));
+        let is_direct = work.is_direct;
         // SAFETY: obligation 1.
         unsafe {
             exchange_lines::<B, PEERS>(
                 block,
-                &LineExchange { tag, rank, send, recv, src, to, dst, from, then },
+                &LineExchange { tag, rank, send, recv, src, to, dst, from, then, is_direct },
             )
         }
     }

@@ -59,6 +59,8 @@ pub struct CollWork {
     pub tag: u32,
     /// Whether the output is too large for the caches.
     pub stream: bool,
+    /// Whether kernels are at the other ends of all connections, and no proxy (`KERNEL_DIRECT`). CPU ranks do not say so.
+    pub is_direct: bool,
 }
 
 /// One direction of one exchange with a peer.

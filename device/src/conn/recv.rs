@@ -184,6 +184,13 @@ impl RecvConn {
         self.released.set(cursor.step());
     }
 
+    /// First worker: advances past a slot of an exchange with the producer, who learns from our next message that it is free.
+    #[inline(always)]
+    pub(crate) fn advance_unreleased(&self) {
+        self.advance();
+        self.released.set(self.moved.get().step());
+    }
+
     /// First worker: counts a slot of so many bytes that has been used.
     #[inline(always)]
     pub(crate) fn count(&self, _len_bytes: usize) {

@@ -199,6 +199,14 @@ impl SendConn {
         self.published.set(cursor.step());
     }
 
+    /// As [`Self::advance_untold`], past an exchange with the consumer whose message of it has come: what that says need not be read.
+    #[inline(always)]
+    pub fn advance_after_exchange(&self) {
+        let cursor = ProducerCursor::after_exchange(self.step());
+        self.moved.set(cursor);
+        self.published.set(cursor.step());
+    }
+
     /// First worker: reads credits ahead of need, so that other threads find them cached.
     #[inline(always)]
     pub fn poll_credit_ahead(&self, protocol: Protocol) {

@@ -58,6 +58,7 @@ pub(super) fn work<B: Block, P: Proto<B>>(
         host_ranks: coll.host_ranks,
         tag: coll.tag,
         stream: false,
+        is_direct: coll.flags & KERNEL_DIRECT != 0,
     }
 }
 
@@ -181,7 +182,7 @@ pub unsafe fn oneshot<M, T, P, const POSTER: bool, const PEERS: usize>(
     let index = machine.block_index();
     let work = work::<_, P>(args, index, func, Algorithm::OneShot, T::DTYPE);
     if P::PROTOCOL == Protocol::LL
-        && args.coll.flags & KERNEL_DIRECT != 0
+        && work.is_direct
         && machine.block_threads() as usize > PEERS
         && let Some(what) = one::in_one_exchange(&work)
         && what.has_room::<PEERS>(machine.block_threads() as usize)

@@ -216,14 +216,15 @@ unsafe fn await_credits<B: Block>(
 ) -> Result<(), Stop> {
     for i in 0..what.npeers {
         // SAFETY: obligation 1.
-        let (end, [step, _]) = unsafe {
+        let (end, [step, head_seen]) = unsafe {
             let cursor = launch.send_cursors.add(extent.first + i);
             (&*launch.send.add(extent.first + i), numbers(cursor.cast_const().cast()))
         };
         // SAFETY: obligation 1: connections are live.
         let words =
             unsafe { ConnWords { producer_side: &*end.producer_side, consumer_side: &*end.consumer_side } };
-        let mut cursor = ProducerCursor::unseen(Step(step));
+        // Of a peer that only exchanges have met, `head` says nothing, and never will.
+        let mut cursor = ProducerCursor::seen(Step(step), head_seen);
         let on = Wait { peer: rank_of(what.rank, i), what: Awaited::Credit };
         wait_for(block, &on, || cursor.poll_credit(words, Protocol::LL.slots()).then_some(()))?;
     }

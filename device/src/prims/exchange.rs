@@ -39,6 +39,8 @@ pub struct Exchange<'a> {
     pub keep: Keep,
     /// Whether our own part of the input is written to the output too.
     pub takes_own: bool,
+    /// Whether all ranks send to all and receive from all, and no proxy is between: then slots need not be given back ([`super::short`]).
+    pub is_mutual: bool,
 }
 
 /// Carries out an exchange with at most `PEERS` peers.
@@ -47,6 +49,25 @@ pub struct Exchange<'a> {
 /// 1. `src` is readable and `dst` writable as the spans say; if they overlap, each thread's words do not (see [`Span`]).
 #[inline(always)]
 pub unsafe fn exchange<B: Words, const PEERS: usize>(block: &B, what: &Exchange<'_>) -> Result<(), Stop> {
+    // SAFETY: obligation 1.
+    let exchanged = unsafe { words_and_headers::<B, PEERS>(block, what) };
+    // Nobody goes on to another exchange without a thread that has stopped: its connections are not counted, so words of the next message would
+    // lie among those of this one, and a peer that reads later would take them for these.
+    block.close(exchanged)?;
+    finish(block, what);
+    block.sync();
+    Ok(())
+}
+
+/// All of an exchange but what counts it.
+///
+/// # Safety
+/// 1. As [`exchange`].
+#[inline(always)]
+unsafe fn words_and_headers<B: Words, const PEERS: usize>(
+    block: &B,
+    what: &Exchange<'_>,
+) -> Result<(), Stop> {
     for conn in what.send {
         wait_for(block, conn, || conn.poll_credit(Protocol::LL, block.threads() == 1).then_some(()))?;
     }
@@ -63,11 +84,7 @@ pub unsafe fn exchange<B: Words, const PEERS: usize>(block: &B, what: &Exchange<
         unsafe { exchange_word(block, what, &peers, at)? };
         at += block.threads();
     }
-    check_headers(block, what)?;
-    block.sync();
-    finish(block, what);
-    block.sync();
-    Ok(())
+    check_headers(block, what)
 }
 
 #[inline(always)]
@@ -124,8 +141,12 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
     while i < what.send.len() || i < what.recv.len() {
         if i < what.recv.len() {
             let conn = &what.recv[i];
-            conn.release_flagged();
-            conn.advance();
+            if what.is_mutual {
+                conn.advance_unreleased();
+            } else {
+                conn.release_flagged();
+                conn.advance();
+            }
             conn.count(received_bytes(what, conn.peer()));
         }
         if i < what.send.len() {
@@ -135,9 +156,13 @@ fn finish<B: Words>(block: &B, what: &Exchange<'_>) {
                 let lines = conn.layout().ll_slot_bytes as usize / ll::LINE_BYTES;
                 clean(conn.slot(Protocol::LL), used, lines, ll::flag(conn.step()));
             }
-            conn.advance_untold();
             conn.count(what.to.len_of(conn.peer()));
-            conn.poll_credit_ahead(Protocol::LL);
+            if what.is_mutual {
+                conn.advance_after_exchange();
+            } else {
+                conn.advance_untold();
+                conn.poll_credit_ahead(Protocol::LL);
+            }
         }
         i += block.threads();
     }

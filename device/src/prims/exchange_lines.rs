@@ -59,6 +59,8 @@ pub struct LineExchange<'a> {
     pub from: Span,
     /// Their use.
     pub then: Then,
+    /// Whether no proxy is between: then slots need not be given back, since all send to all ([`super::short`]).
+    pub is_direct: bool,
 }
 
 /// Carries out an exchange with at most `PEERS` peers.
@@ -68,6 +70,24 @@ pub struct LineExchange<'a> {
 ///    the word of the same number of an input message.
 #[inline(always)]
 pub unsafe fn exchange_lines<B: Lines, const PEERS: usize>(
+    block: &B,
+    what: &LineExchange<'_>,
+) -> Result<(), Stop> {
+    // SAFETY: obligation 1.
+    let exchanged = unsafe { lines_and_headers::<B, PEERS>(block, what) };
+    // As in `exchange`: nobody goes on without a team that has stopped.
+    block.close(exchanged)?;
+    finish(block, what);
+    block.sync();
+    Ok(())
+}
+
+/// All of an exchange but what counts it.
+///
+/// # Safety
+/// 1. As [`exchange_lines`].
+#[inline(always)]
+unsafe fn lines_and_headers<B: Lines, const PEERS: usize>(
     block: &B,
     what: &LineExchange<'_>,
 ) -> Result<(), Stop> {
@@ -90,13 +110,7 @@ pub unsafe fn exchange_lines<B: Lines, const PEERS: usize>(
             passes::<B, PEERS, INLINE>(block, what, &peers)?;
         }
     }
-    if block.any_of_team(check_headers(block, what).is_err()) {
-        return Err(Stop);
-    }
-    block.sync();
-    finish(block, what);
-    block.sync();
-    Ok(())
+    if block.any_of_team(check_headers(block, what).is_err()) { Err(Stop) } else { Ok(()) }
 }
 
 /// Whether all words of all messages are whole and aligned, so that no word needs a check.
@@ -390,17 +404,23 @@ fn finish<B: Lines>(block: &B, what: &LineExchange<'_>) {
     let mut i = first_counted(block);
     while i < what.send.len() {
         let (recv, send) = (&what.recv[i], &what.send[i]);
-        // Threads that read a line with one instruction have all of it when they have its flag.
-        if B::LINE_THREADS == 1 {
-            recv.release();
-        } else {
-            recv.release_flagged();
-        }
-        recv.advance();
         recv.count(received_bytes(what, recv.peer()));
-        send.advance_untold();
         send.count(what.to.len_of(send.peer()));
-        send.poll_credit_ahead(Protocol::LL128);
+        // Threads that read a line with one instruction have all of it when they have its flag.
+        let reads_whole = B::LINE_THREADS > 1;
+        if what.is_direct && reads_whole {
+            recv.advance_unreleased();
+            send.advance_after_exchange();
+        } else {
+            if reads_whole {
+                recv.release_flagged();
+            } else {
+                recv.release();
+            }
+            recv.advance();
+            send.advance_untold();
+            send.poll_credit_ahead(Protocol::LL128);
+        }
         i += B::TEAM_THREADS;
     }
 }

@@ -330,6 +330,25 @@ fn what_an_exchange_told_is_not_forgotten() {
     assert_eq!(stopped.cause, StopCause::NoCredit);
 }
 
+/// A producer that lacks one peer's credit waits for that peer. Of another one, which only exchanges have met, `head` lags for ever: whoever
+/// waited for it never ended.
+#[test]
+fn who_lacks_one_credit_waits_for_no_other() {
+    let mut world = World::at(3, Step(0));
+    let short: Vec<Op> = (0..10).map(|tag| op(Func::AllReduce, 3, 0, tag)).collect();
+    check::<2>(&mut world, 4, &short);
+    let to_last: Vec<Op> = (20..27).map(|tag| op(Func::Reduce, 3, 2, tag)).collect();
+    world.run::<2>(4, &[&to_last, &to_last]);
+    let together = [op(Func::AllReduce, 3, 0, 30)];
+    let of_last: Vec<Op> = to_last.iter().chain(&together).copied().collect();
+    world.timeout_ns = 5_000_000_000;
+    let found = world.run::<2>(4, &[&together, &together, &of_last]);
+    for (rank, own) in found.iter().enumerate() {
+        assert_eq!(world.ranks[rank].monitor.stopped.read(), None, "rank {rank}");
+        assert_eq!(own.last().map(|buffers| buffers.dst.clone()), wanted(3, rank, &together[0]));
+    }
+}
+
 /// Once in 2^30 steps every line of a slot is written, so that none is mistaken for a new one when flags repeat.
 #[test]
 fn old_messages_are_overwritten_in_time() {

@@ -59,6 +59,8 @@ pub struct Case {
     pub grain_elems: usize,
     pub root: usize,
     pub in_place: bool,
+    /// As `CollWork`'s: slots need not be given back where all send to all.
+    pub is_direct: bool,
     /// Bytes from a 16-byte line to the input and to the output.
     pub misaligned: [usize; 2],
     pub tag: u32,
@@ -100,6 +102,7 @@ impl Case {
             grain_elems: 1,
             root: 0,
             in_place: false,
+            is_direct: true,
             misaligned: [0, 0],
             tag: 7,
         }
@@ -257,6 +260,7 @@ impl Case {
                 host_ranks: if let Way::Levels(each) = self.way { each as u32 } else { 0 },
                 tag: self.tag,
                 stream: false,
+                is_direct: self.is_direct,
             },
             ranks: Vec::new(),
             tiles: self.tiles && self.protocol == Protocol::Simple,

@@ -128,19 +128,27 @@ fn any_case() -> impl Strategy<Value = Case> {
     let what = (prop::sample::select(&WAYS[..]), any::<prop::sample::Index>(), any::<prop::sample::Index>());
     let data = (prop::sample::select(DataType::ALL), prop::sample::select(RedOp::ALL));
     let count = (0usize..5, 0usize..4, any::<bool>());
-    let shape =
-        (1usize..5, 1usize..4, any::<prop::sample::Index>(), any::<(bool, bool)>(), 0usize..20, 0usize..20);
+    let shape = (
+        1usize..5,
+        1usize..4,
+        any::<prop::sample::Index>(),
+        any::<(bool, bool, bool)>(),
+        0usize..20,
+        0usize..20,
+    );
     (what, data, count, shape, 1u32..u32::MAX).prop_map(|(what, (dtype, op), count, shape, tag)| {
         let (way, protocol, func) = what;
         let (protocol, func) = (*protocol.get(protocols(way)), *func.get(&functions(way)));
-        let (slices_per_chunk, grain_elems, root, (in_place, tiles), src, dst) = shape;
+        let (slices_per_chunk, grain_elems, root, (in_place, tiles, is_direct), src, dst) = shape;
         let mut case = Case {
             dtype,
             op,
             tag,
             tiles,
-            // More would deadlock, and nobody asks for more.
-            slices_per_chunk: slices_per_chunk.min(ring::slices_max(protocol.slots())),
+            is_direct,
+            // More would deadlock, and nobody asks for more; nor for as many after exchanges whose last slots were not given back: rings of GPUs have
+            // connections of their own.
+            slices_per_chunk: slices_per_chunk.min(ring::slices_max(protocol.slots()) - 1),
             grain_elems,
             ..Case::new(func, way, protocol, 0)
         };

@@ -31,7 +31,7 @@ use super::session::{DataKeys, Session, TAG_BYTES};
 use crate::wire::fixed::{Malformed, Reader};
 
 /// The version of the bootstrap protocol, with all messages that travel by it until the ranks have met; both sides must speak the same.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;
 
 const MAGIC: [u8; 4] = *b"OxBs";
 const VERSION_BYTES: usize = 6;

@@ -38,6 +38,9 @@ const IN_LEVELS: Candidates = Candidates::over(Connections::Levels);
 /// (docs/measurements/2026-11-28-answers.md).
 const FEW_BLOCKS: [(u32, u64); 2] = [(12, 8 << 20), (16, 64 << 20)];
 
+/// Up to so many bytes of a message LL128 to both peers is faster than a ring, among three H200 (docs/measurements/2026-11-29-four-gpus.md).
+const TRIO_LINES_MAX_BYTES: u64 = 896 << 10;
+
 impl Facts {
     /// What a call could be carried out with.
     pub fn possible(&self, call: &Call) -> Candidates {
@@ -204,16 +207,22 @@ impl Facts {
         }
     }
 
-    /// A broadcast through memory of the host passes it once for each hop: the more ranks, the earlier whole slots pay. Four H200 broadcast 64
-    /// KiB in 15.7 us by words and 13.7 by slots, 256 KiB in 52.7 and 19.0. Two gather blocks of 256 KiB in 34 us by words, and of 384 in 28 by slots.
+    /// Whether words, which double what crosses PCI, are slower than whole slots through memory of the host. A broadcast passes it once for each hop:
+    /// the more ranks, the earlier slots pay. Four H200 broadcast 64 KiB in 15.7 us by words and 13.7 by slots, 256 KiB in 52.7 and 19.0. Two gather
+    /// blocks of 256 KiB in 34 us by words, and of 384 in 28 by slots; four blocks of 128 KiB in 43 and 34. All-reduces of 512 KiB take 111 and 48 us
+    /// of three, 136 and 60 of four (docs/measurements/2026-11-29-four-gpus.md).
     fn is_slow_by_words(&self, call: &Call) -> bool {
-        const PAIR_BLOCK_MAX_BYTES: u64 = 192 << 10;
-        let hops = u64::from(self.nranks.saturating_sub(1));
+        let (is_pair, hops) = (self.nranks == 2, u64::from(self.nranks.saturating_sub(1)));
         let is_by_host = self.tuning.source.is_some() && self.machine.pairs.kind > PathKind::Nvl;
         let longest = self.tuning.broadcast_protocols.last().map_or(u64::MAX, |(bytes, _)| *bytes);
         let is_long = match call.func {
             Func::Broadcast => call.bytes() * hops > longest,
-            Func::AllGather | Func::ReduceScatter => self.nranks == 2 && call.bytes() > PAIR_BLOCK_MAX_BYTES,
+            Func::AllGather | Func::ReduceScatter => {
+                call.bytes() > if is_pair { 192 << 10 } else { 96 << 10 }
+            }
+            // In rank order there is no ring.
+            Func::AllReduce if is_pair || self.reduces_by_rank(call) => false,
+            Func::AllReduce => call.bytes() > if self.nranks == 3 { 144 << 10 } else { 224 << 10 },
             _ => false,
         };
         is_by_host && is_long
@@ -304,9 +313,12 @@ impl Facts {
         };
         let of_pair = self.tuning.pair_ll_max_bytes.iter().find(|(of, _)| self.nranks == 2 && *of == func);
         let beyond = of_pair.map_or(beyond, |(_, bytes)| beyond.max(*bytes));
-        // Other numbers of ranks have slower kernels, and were not measured.
-        let has_own = spec_of(HOPS[0]).own_ranks(Protocol::LL128, self.nranks).is_some();
-        let up_to = if has_own { up_to } else { up_to / 4 };
+        // Other numbers of ranks have slower kernels; three alone were measured (docs/measurements/2026-11-29-four-gpus.md).
+        let up_to = match spec_of(HOPS[0]).own_ranks(Protocol::LL128, self.nranks) {
+            Some(_) => up_to,
+            None if self.nranks == 3 => up_to.min(TRIO_LINES_MAX_BYTES),
+            None => up_to / 4,
+        };
         bytes > beyond
             && share_bytes <= up_to
             && !self.known(func).and(BY_LINES).is_empty()

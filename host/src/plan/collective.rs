@@ -75,18 +75,10 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     let (elem_bytes, count) = dtype.map_or((1, call.bytes()), |dtype| (dtype.size_bytes(), call.count));
     let grain_elems = chunk::grain_elems(proto::grain_bytes(protocol), elem_bytes) as u64;
     let slot_elems = (facts.slot_bytes(call, candidate, layout) / elem_bytes).max(1) as u64;
-    let is_even = facts.tuning.even_slices
-        && match spec.connections {
-            Connections::Mesh => true,
-            // Broadcasts and reduces along a chain take as long either way.
-            Connections::Ring => matches!(call.func, Func::AllGather | Func::ReduceScatter),
-            _ => false,
-        };
-    let slice_elems = if is_even { even_slices(count, slot_elems, grain_elems) } else { slot_elems };
     // A tree's kernel lets the way up run ahead of the way down by as many chunks as the credits allow: with one slice each, by all
     // slots.
     let is_simple_ring = protocol.is_counted() && spec.connections == Connections::Ring;
-    let slices = if is_simple_ring { facts.tuning.ring_slices } else { 1 };
+    let slices = if is_simple_ring { u64::from(facts.tuning.ring_slices) } else { 1 };
     let connected = connected.max(1);
     // A channel that would get less than a grain would only start and end.
     let useful = count.div_ceil(grain_elems).clamp(1, u64::from(connected)) as u32;
@@ -97,17 +89,24 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
         Proxied::OneTrip { .. } if facts.crosses_network() => facts.one_trip_channels(call).unwrap_or(1),
         _ => 1,
     };
-    let wanted = facts.limits.apply(tuned.unwrap_or_else(by_size)).max(least);
+    let channels = facts.limits.apply(tuned.unwrap_or_else(by_size)).max(least).min(useful);
+    let slots = Slots { elems: slot_elems, grain_elems };
+    let turn_elems = facts.turn_bytes(threads) / elem_bytes as u64;
+    let Cut { slice_elems, slices } =
+        match facts.even_share(call.func, spec.connections, protocol, (count, channels, grain_elems)) {
+            Some(share) => slots.cut_evenly(share, turn_elems, slices),
+            None => Cut { slice_elems: slot_elems, slices },
+        };
     Plan {
         func: call.func,
         algorithm,
         protocol,
         dtype,
         ranks,
-        channels: wanted.min(useful),
+        channels,
         threads,
         count,
-        chunk_elems: slice_elems * u64::from(slices),
+        chunk_elems: slice_elems * slices,
         slice_elems,
         grain_elems,
         host_ranks: facts.hosts.ranks_each(),
@@ -115,11 +114,37 @@ pub fn plan(call: &Call, facts: &Facts) -> Plan {
     }
 }
 
-/// Length of slices that are as few as slots of `slot_elems` allow, and of about equal length.
-fn even_slices(count: u64, slot_elems: u64, grain_elems: u64) -> u64 {
-    match count.div_ceil(slot_elems) {
-        0 | 1 => slot_elems,
-        slices => count.div_ceil(slices).next_multiple_of(grain_elems).min(slot_elems),
+/// Slots that hold `elems` elements each, with borders at multiples of `grain_elems`.
+struct Slots {
+    elems: u64,
+    grain_elems: u64,
+}
+
+/// How the blocks of hops are cut.
+struct Cut {
+    /// Elements of a slice.
+    slice_elems: u64,
+    /// Slices of a hop.
+    slices: u64,
+}
+
+impl Slots {
+    /// As few slices of `share` elements as slots allow, of about equal length: one of a few elements takes as long to exchange as any. Hops have
+    /// `slices` of them.
+    ///
+    /// Threads of a GPU block do `turn_elems` at once, which is not cut. What takes them more than five turns is two slices, so that one is under
+    /// way while the next is filled (docs/measurements/2026-11-29-four-gpus.md); and where hops of two would leave one for a last round, hops of few
+    /// have three.
+    fn cut_evenly(&self, share: u64, turn_elems: u64, slices: u64) -> Cut {
+        let unit = turn_elems.max(1).next_multiple_of(self.grain_elems);
+        let is_long = turn_elems > 0 && share > 5 * turn_elems;
+        let count = share.div_ceil(self.elems).max(if is_long { 2 } else { 1 });
+        let slice_elems = match count {
+            1 => self.elems,
+            _ => share.div_ceil(count).next_multiple_of(unit).min(self.elems),
+        };
+        let leaves_one = turn_elems > 0 && slices == 2 && matches!(count, 3 | 5);
+        Cut { slice_elems, slices: if leaves_one { 3 } else { slices } }
     }
 }
 
@@ -165,6 +190,35 @@ impl Facts {
         let plan = plan(call, self);
         let explanation = Explanation::new(&self.scope(call), |candidate| self.absent(call, candidate));
         explanation.with_blocks(plan.channels, self.has_gpus().then_some(plan.threads))
+    }
+
+    /// The elements of a call that a channel carries to each rank, if they are cut into slices of equal length.
+    ///
+    /// On CPUs (one channel) that was measured for whole blocks of ranks, along rings and between pairs; of GPUs for rings by Simple. Broadcasts and
+    /// reduces along a chain take as long either way.
+    fn even_share(
+        &self,
+        func: Func,
+        connections: Connections,
+        protocol: Protocol,
+        (count, channels, grain_elems): (u64, u32, u64),
+    ) -> Option<u64> {
+        let moves_blocks = matches!(func, Func::AllGather | Func::ReduceScatter);
+        let is_ring = connections == Connections::Ring;
+        let is_even = match self.has_gpus() {
+            true => is_ring && protocol.is_counted() && (moves_blocks || func == Func::AllReduce),
+            false => is_ring && moves_blocks || connections == Connections::Mesh,
+        };
+        let longest = chunk::channel_part(count as usize, channels, 0, grain_elems as usize).len() as u64;
+        let ranks = if is_ring && func == Func::AllReduce { u64::from(self.nranks) } else { 1 };
+        (self.tuning.even_slices && is_even).then(|| longest.div_ceil(ranks))
+    }
+
+    /// Bytes that a block of GPU threads moves along a ring in one turn, with all packs that it has in flight; none where one thread moves all.
+    fn turn_bytes(&self, threads: u32) -> u64 {
+        const PACKS_BYTES: u64 = 4 * 16;
+        let workers = threads.saturating_sub(32);
+        if self.has_gpus() { u64::from(workers) * PACKS_BYTES } else { 0 }
     }
 
     /// Bytes of a slot that a candidate fills.
@@ -296,6 +350,31 @@ mod tests {
             prop_assert!(Candidates::offered(func, Processor::Gpu).has(Candidate::new(plan.algorithm, protocol)));
             prop_assert!(facts.kernel_set().contains(&(plan.kernel(), plan.threads)), "not loaded: {plan:?}");
         }
+    }
+
+    #[test]
+    fn rings_of_gpus_are_cut_evenly() {
+        const TURN: u64 = 480 * 64;
+        let free = facts(4, 90, Forced::default(), ChannelLimits::default(), None);
+        // Bytes of a slice in turns, and slices of a hop.
+        let cut = |func, bytes: u64| {
+            let call = Call { func, dtype: DataType::F32, op: RedOp::Sum, root: Rank(0), count: bytes / 4 };
+            let plan = plan(&call, &free);
+            assert_eq!(
+                (plan.algorithm, plan.protocol, plan.channels),
+                (Algorithm::Ring, Protocol::Simple, 24)
+            );
+            let elem_bytes = plan.dtype.map_or(1, |dtype| dtype.size_bytes() as u64);
+            (plan.slice_elems * elem_bytes / TURN, plan.chunk_elems / plan.slice_elems)
+        };
+        assert_eq!(cut(Func::AllReduce, 12 << 20), (8, 2), "one slice of a hop, as long as it is");
+        assert_eq!(cut(Func::AllReduce, 16 << 20), (3, 2), "a slice under way while another is filled");
+        assert_eq!(cut(Func::AllReduce, 25_000_004), (5, 2), "once a full slot and 15 KB");
+        assert_eq!(cut(Func::AllReduce, 48 << 20), (6, 3), "not a round of two and a round of one");
+        assert_eq!(cut(Func::AllReduce, 1 << 30), (8, 2));
+        assert_eq!(cut(Func::AllGather, 25_000_000 / 4), (5, 2));
+        assert_eq!(cut(Func::ReduceScatter, 12 << 20), (6, 3));
+        assert_eq!(cut(Func::Broadcast, 25_000_004), (8, 2), "a chain takes as long either way");
     }
 
     /// Whether its lines arrive whole, and of a kernel of one hop the words that a thread waits for before it writes its next one.

@@ -99,7 +99,7 @@ fn classes_count(facts: &Facts) -> usize {
 
 /// A class, and how many channels are connected for it.
 fn class_at(class: usize, facts: &Facts) -> (MessageClass, u32) {
-    let mut near = facts.tuning.messages.iter().copied().chain(facts.tuning.exchanges());
+    let mut near = facts.tuning.messages.iter().copied().chain(facts.tuning.exchanges(facts.nranks));
     match near.nth(class) {
         Some(near) => (near, facts.mesh_channels),
         None => (NET_MESSAGES[class - first_far(facts)], facts.far_channels),
@@ -107,7 +107,7 @@ fn class_at(class: usize, facts: &Facts) -> (MessageClass, u32) {
 }
 
 fn first_far(facts: &Facts) -> usize {
-    facts.tuning.messages.len() + facts.tuning.exchanges().count()
+    facts.tuning.messages.len() + facts.tuning.exchanges(facts.nranks).count()
 }
 
 fn class_of(want: &MessageWant, facts: &Facts) -> usize {
@@ -116,7 +116,7 @@ fn class_of(want: &MessageWant, facts: &Facts) -> usize {
     let holds_it = |class: MessageClass| want.len_bytes <= class.max_bytes;
     let (first, found) = match (goes_with_far, want.is_exchange) {
         (true, _) => (first_far(facts), NET_MESSAGES.iter().copied().position(holds_it)),
-        (false, true) => (near.len(), facts.tuning.exchanges().position(holds_it)),
+        (false, true) => (near.len(), facts.tuning.exchanges(facts.nranks).position(holds_it)),
         (false, false) => (0, near.iter().copied().position(holds_it)),
     };
     first + found.expect("the last class holds messages of any length")
@@ -278,16 +278,19 @@ mod tests {
 
     #[test]
     fn an_exchange_has_channels_of_its_own() {
-        let channels = |nranks, is_exchange, through_host: bool| {
+        let channels = |nranks, is_exchange, through_host: bool, len_bytes| {
             let facts = facts(nranks, 1);
             let facts = if through_host { facts.through_host([true; 3]) } else { facts };
-            let want =
-                MessageWant { is_send: true, peer: Rank(1), is_far: false, is_exchange, len_bytes: 64 << 20 };
+            let want = MessageWant { is_send: true, peer: Rank(1), is_far: false, is_exchange, len_bytes };
             message_connections(&want, &facts).1
         };
-        assert_eq!([false, true].map(|exchange| channels(4, exchange, false)), [16, 16]);
-        assert_eq!([false, true].map(|exchange| channels(4, exchange, true)), [16, 4]);
-        assert_eq!([false, true].map(|exchange| channels(2, exchange, true)), [16, 8]);
+        let long = |nranks, through_host| {
+            [false, true].map(|is_exchange| channels(nranks, is_exchange, through_host, 64 << 20))
+        };
+        assert_eq!([2, 3, 4].map(|nranks| long(nranks, false)), [[16, 16], [16, 8], [16, 5]]);
+        assert_eq!([2, 3, 4].map(|nranks| long(nranks, true)), [[16, 8], [16, 4], [16, 4]]);
+        assert_eq!([2, 3, 4].map(|nranks| channels(nranks, true, false, 2 << 20)), [16, 12, 12]);
+        assert_eq!([2, 3, 4].map(|nranks| channels(nranks, true, true, 2 << 20)), [8, 4, 4]);
     }
 
     #[test]

@@ -52,8 +52,10 @@ pub struct Tuning {
     pub stream_min_bytes: Option<u64>,
     /// How messages are divided.
     pub messages: &'static [MessageClass],
-    /// Channels of the long ones of an all-to-all, in which every pair has one at the same time: fewer for each fill the links.
+    /// Channels of the long ones of an all-to-all to all peers together: every pair has a message at the same time, so fewer for each fill the links.
     pub exchange_channels: u32,
+    /// Those that are too short for so few, with the channels of each pair, if that is more.
+    pub middle_exchanges: Option<MessageClass>,
     /// Where copy engines are faster than kernels, for buffers in symmetric windows.
     pub copy_engines: &'static [WindowRow],
     /// Where symmetric kernels are faster, for the same.
@@ -95,6 +97,8 @@ pub struct Blocks {
     /// The same of a broadcast between two ranks, from so many bytes on: its root only sends, and more blocks than fill the link get in each
     /// other's way.
     pub pair_broadcast: Option<(u64, u32)>,
+    /// The same among more than two ranks.
+    pub crowd_broadcast: Option<(u64, u32)>,
     /// Threads of a block that works by lines.
     pub ll_threads: u32,
     /// Threads of a block that works by Simple; the last warp posts.
@@ -255,6 +259,7 @@ impl Tuning {
         stream_min_bytes: Some(32 << 20),
         messages: &[MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 1 }],
         exchange_channels: 1,
+        middle_exchanges: None,
         copy_engines: &[],
         symmetric: &[],
         blocks: None,
@@ -293,7 +298,7 @@ impl Tuning {
         ring_protocols: &[(512 << 10, Protocol::LL)],
         broadcast_protocols: &[(192 << 10, Protocol::LL)],
         ring_slices: 2,
-        even_slices: false,
+        even_slices: true,
         stream_min_bytes: None,
         messages: &[
             MessageClass { max_bytes: 4 << 10, protocol: Protocol::LL, channels: 1 },
@@ -301,8 +306,11 @@ impl Tuning {
             // Each way. 24 carry 1 % more of 1 GiB, and as much as 16 did with slots of 64 KiB (docs/measurements/2026-11-29-odd-blocks.md).
             MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
         ],
-        // Four GPUs carry 326 GB/s of 1 GiB with 16, each way of each pair, and 316 with 22 (docs/measurements/2026-11-27-h200x4.md).
+        // Two GPUs fill the link with 16. Three and four are within 8 % of that with as many for all peers together, and take 40 and 35 blocks
+        // instead of 72 and 102 (docs/measurements/2026-11-29-four-gpus.md).
         exchange_channels: 16,
+        // All-to-all of 5 and 8 MiB, four GPUs: 25.8 and 35.5 us with 12, 28.2 and 36.1 with 5.
+        middle_exchanges: Some(MessageClass { max_bytes: 2 << 20, protocol: Protocol::Simple, channels: 12 }),
         // docs/measurements/2026-11-27-copies.md, for two ranks; docs/measurements/2026-11-27-h200x4.md for four, where a broadcast's
         // chain is slower than a ring's at every size.
         copy_engines: &[
@@ -317,13 +325,16 @@ impl Tuning {
         symmetric: &[
             WindowRow::from(Func::AllReduce, 2, 4 << 20),
             WindowRow::from(Func::AllReduce, 3, 2 << 20).below(32 << 20),
-            WindowRow::from(Func::AllReduce, 4, 6 << 20).below(32 << 20),
+            WindowRow::from(Func::AllReduce, 4, 4 << 20).below(32 << 20),
             WindowRow::from(Func::ReduceScatter, 2, 3 << 20),
+            WindowRow::from(Func::ReduceScatter, 3, 9 << 18).below(512 << 20),
             WindowRow::from(Func::ReduceScatter, 4, 4 << 20).below(512 << 20),
             WindowRow::from(Func::AllGather, 2, 3 << 20),
+            WindowRow::from(Func::AllGather, 3, 3 << 19),
             WindowRow::from(Func::AllGather, 4, 4 << 20),
             WindowRow::from(Func::AllGather, 8, 8 << 20),
             WindowRow::from(Func::AllToAll, 2, 3 << 20),
+            WindowRow::from(Func::AllToAll, 3, 5 << 18),
             WindowRow::from(Func::AllToAll, 4, 4 << 20),
         ],
         blocks: Some(Blocks::SM_90),
@@ -356,11 +367,14 @@ impl Tuning {
         ..Tuning::SM_90
     };
 
-    /// How messages of an all-to-all are divided: the short ones as any.
-    pub fn exchanges(&self) -> impl Iterator<Item = MessageClass> {
+    /// How messages of an all-to-all of so many ranks are divided: the short ones as any.
+    pub fn exchanges(&self, nranks: u32) -> impl Iterator<Item = MessageClass> {
         let short = self.messages.iter().copied().filter(|class| class.protocol.is_flagged());
-        let (protocol, channels) = (Protocol::Simple, self.exchange_channels);
-        short.chain([MessageClass { max_bytes: u64::MAX, protocol, channels }])
+        let peers = nranks.saturating_sub(1).max(1);
+        let channels = ((self.exchange_channels + peers / 2) / peers).max(1);
+        let long = MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels };
+        let middle = self.middle_exchanges.filter(|middle| middle.channels > channels);
+        short.chain(middle).chain([long])
     }
 
     /// The table for processors of a kind; of several the oldest.
@@ -381,6 +395,8 @@ impl Tuning {
             simple_channels: &[(0, 16)],
             crowd_channels: Some(&[(0, 16), (2 << 20, 8), (16 << 20, 4)]),
             pair_broadcast: None,
+            // 64 MiB of four H200: 1.83 ms with 8, 1.88 with 4, 1.74 with 6 (docs/measurements/2026-11-29-four-gpus.md).
+            crowd_broadcast: Some((1 << 20, 6)),
             ..blocks
         });
         Tuning {
@@ -397,8 +413,11 @@ impl Tuning {
                 MessageClass { max_bytes: u64::MAX, protocol: Protocol::Simple, channels: 16 },
             ],
             // All-to-all of four H200, 16 MiB: 447 us with 4, 534 with 8, 598 with 16.
-            exchange_channels: if nranks == 2 { 8 } else { 4 },
+            exchange_channels: if nranks == 2 { 8 } else { 4 * nranks.saturating_sub(1) },
+            middle_exchanges: None,
             all_to_all_one_shot_max_bytes: if nranks == 2 { 128 << 10 } else { 32 << 10 },
+            // 128 KiB of four H200: 37 us in two hops, 47 in one; of three 33 and 31 (docs/measurements/2026-11-29-four-gpus.md).
+            two_shot_min_bytes: if nranks > 3 { 96 << 10 } else { self.two_shot_min_bytes },
             blocks,
             ..self
         }
@@ -493,6 +512,7 @@ impl Blocks {
         simple_channels: &[(0, 24)],
         crowd_channels: None,
         pair_broadcast: Some((8 << 20, 16)),
+        crowd_broadcast: None,
         ll_threads: COMMON_THREADS_MAX,
         simple_threads: THREADS_MAX,
         // Ordinary copies are faster so far: docs/measurements/2026-11-23-bulk-copies.md.
@@ -571,8 +591,9 @@ impl Blocks {
 
     /// Channels of a Simple ring that works on so many bytes.
     pub(super) fn simple_channels(&self, func: Func, nranks: u32, bytes: u64) -> u32 {
-        let pair = self.pair_broadcast.filter(|_| func == Func::Broadcast && nranks == 2);
-        if let Some((_, channels)) = pair.filter(|(from_bytes, _)| bytes >= *from_bytes) {
+        let broadcast = if nranks == 2 { self.pair_broadcast } else { self.crowd_broadcast };
+        let broadcast = broadcast.filter(|(from_bytes, _)| func == Func::Broadcast && bytes >= *from_bytes);
+        if let Some((_, channels)) = broadcast {
             return channels;
         }
         let rows = self.crowd_channels.filter(|_| nranks > 2).unwrap_or(self.simple_channels);

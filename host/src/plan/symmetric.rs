@@ -540,7 +540,7 @@ mod tests {
             let call = Call { dtype, ..call(Func::AllReduce, (mib << 20) / dtype.size_bytes() as u64) };
             facts.takes_symmetric(&call, None)
         };
-        let of = |facts: &Facts, dtype| [4, 16, 64, 1024].map(|mib| takes(facts, dtype, mib));
+        let of = |facts: &Facts, dtype| [2, 16, 64, 1024].map(|mib| takes(facts, dtype, mib));
         assert_eq!(of(&four, DataType::F32), [false, true, false, false]);
         assert_eq!(of(&limited(24), DataType::F32), [false, true, false, false]);
         assert_eq!(of(&limited(16), DataType::F32), [false, true, false, false]);

@@ -67,9 +67,9 @@ impl ProducerCursor {
         ProducerCursor { step, head_seen: step.0 }
     }
 
-    /// A producer at `step` that has not read yet how far its consumer is.
-    pub const fn unseen(step: Step) -> Self {
-        ProducerCursor { step, head_seen: 0 }
+    /// A producer at `step` that knows of so many steps that its consumer has consumed them.
+    pub const fn seen(step: Step, head_seen: u64) -> Self {
+        ProducerCursor { step, head_seen }
     }
 
     /// A producer that has filled the slot of `step` in an exchange with its consumer, whose message of the same exchange has come: both

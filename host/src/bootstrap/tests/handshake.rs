@@ -214,7 +214,7 @@ fn a_version_of_the_protocol_is_one_of_its_messages() {
         BlockHead::VERSION,
         Note::VERSION,
     ];
-    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (15, 1, [5, 7, 1, 1], [2, 3, 2, 1, 2, 1]));
+    assert_eq!((PROTOCOL_VERSION, FRAME_VERSION, meeting, ring), (16, 1, [5, 7, 1, 1], [2, 3, 2, 1, 2, 1]));
 }
 
 #[test]

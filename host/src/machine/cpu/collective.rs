@@ -65,6 +65,7 @@ impl Cpu {
             host_ranks: plan.host_ranks,
             tag,
             stream: bypasses_caches(plan, raw, self.parts.rank),
+            is_direct: false,
         };
         let drives = self.parts.wait.drives();
         let collective = Collective { call: &raw.call, plan, operator: &operator, tag };
@@ -117,6 +118,7 @@ impl Cpu {
             host_ranks: facts.hosts.ranks_each(),
             tag,
             stream: false,
+            is_direct: false,
         };
         let block = LendingBlock::new(wait, memory, dtype, &operator);
         let ways = Mesh::by_rank(*rank, send_to, recv_from);

@@ -62,7 +62,7 @@ impl Scene {
         }
         let far = NET_MESSAGES.iter().map(|class| ("far messages", *class));
         let near = facts.tuning.messages.iter().map(|class| ("messages", *class));
-        let exchanges = facts.tuning.exchanges().map(|class| ("exchanges", class));
+        let exchanges = facts.tuning.exchanges(facts.nranks).map(|class| ("exchanges", class));
         let classes = near.chain(exchanges).chain(far).zip(message_kernels(facts));
         let classes = classes.map(|((name, class), (kernel, threads))| {
             format!("{name} to {}: {kernel} {} of {threads}", class.max_bytes, class.channels)

@@ -340,6 +340,7 @@ impl Player<'_> {
             host_ranks: call.host_ranks(),
             tag: call.tag(),
             stream: false,
+            is_direct: false,
         }
     }
 

@@ -169,6 +169,7 @@ impl Host {
                 host_ranks: coll.host_ranks,
                 tag: coll.tag,
                 stream: false,
+                is_direct: false,
             };
             let conns = Conns { send: &send, recv: &recv };
             self.walk_channel(&block, conns, &work, channel as usize);

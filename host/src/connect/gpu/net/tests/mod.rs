@@ -566,6 +566,7 @@ impl Player {
             host_ranks: coll.host_ranks,
             tag: coll.tag,
             stream: false,
+            is_direct: false,
         };
         let at = channel as usize;
         let ring = &self.layout.rings[at.min(self.layout.rings.len() - 1)];
