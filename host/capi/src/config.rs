@@ -146,7 +146,7 @@ impl Settings {
     /// # Errors
     /// `ncclInvalidArgument`, with the field's name.
     pub fn read(config: &In<CommConfig>, inherited: &Settings) -> Outcome<Settings> {
-        let forced = Config::from_env().map_err(oxccl::Error::from)?.blocking;
+        let forced = Config::from_env_as_nccl().map_err(oxccl::Error::from)?.blocking;
         let Some(given) = read(config)? else {
             return Ok(Settings { blocking: forced.or(inherited.blocking), ..inherited.clone() });
         };
@@ -199,7 +199,7 @@ impl Settings {
     /// # Errors
     /// `ncclInvalidUsage`, with the variable's name.
     pub fn engine(&self) -> Outcome<Config> {
-        let mut config = Config::from_env().map_err(oxccl::Error::from)?;
+        let mut config = Config::from_env_as_nccl().map_err(oxccl::Error::from)?;
         config.start_log();
         let defaults = Config::default();
         config.channels.min = config.channels.min.or(self.min_ctas);
@@ -208,6 +208,7 @@ impl Settings {
         config.cluster_size = config.cluster_size.or(self.cluster_size);
         config.net.name = config.net.name.take().or_else(|| self.net_name.clone());
         config.name = config.name.take().or_else(|| self.comm_name.clone());
+        config.reconcile_channels();
         if config.timeout == defaults.timeout {
             config.timeout = OPERATION_TIMEOUT;
         }

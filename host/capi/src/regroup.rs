@@ -122,6 +122,9 @@ pub fn grow(
 
 /// `ncclCommRevoke`.
 pub fn revoke(comm: Handle, flags: c_int) -> Outcome {
+    if comm == Handle::NULL {
+        return Ok(());
+    }
     let comm = COMMS.get(comm, "comm")?;
     if flags != 0 {
         return Err(Failure::invalid_argument(format!(

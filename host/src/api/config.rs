@@ -2,8 +2,10 @@
 
 pub(super) mod agree;
 mod error;
+mod files;
 mod names;
 mod parse;
+mod tolerance;
 mod topology;
 mod read;
 
@@ -27,8 +29,9 @@ use crate::transport::{Allowed, Cma};
 use oxccl_device::conn::long_parts_pay;
 use oxccl_device::distance::SlotStores;
 use oxccl_shared::abi::{ABI_DIGEST, ConnLayout};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// A communicator's settings. [`Config::default`] is that of an empty environment.
@@ -190,8 +193,23 @@ impl Config {
     /// # Errors
     /// The first invalid variable.
     pub fn from_env() -> Result<Config, ConfigError> {
+        Config::of_process(Config::from_lookup)
+    }
+
+    /// The same for a library in NCCL's place: a value of an `NCCL_` variable that is none is taken as NCCL takes it, or else ignored, with a
+    /// warning.
+    ///
+    /// # Errors
+    /// The first invalid variable of those that NCCL does not have.
+    pub fn from_env_as_nccl() -> Result<Config, ConfigError> {
+        Config::of_process(Config::from_lookup_as_nccl)
+    }
+
+    fn of_process(
+        read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError>,
+    ) -> Result<Config, ConfigError> {
         names::warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
-        let config = Config::from_lookup(&Config::variable)?;
+        let config = read(&Config::variable)?;
         if let Some(why) = config.idle_aggregators() {
             log::warn(why.to_owned());
         }
@@ -205,10 +223,10 @@ impl Config {
             .then_some("OXCCL_AGGREGATOR is set, and not used: set NCCL_COLLNET_ENABLE=1 on every rank too")
     }
 
-    /// One variable of the process's environment as it stands, unchecked: for the launcher, and for bindings that show settings.
+    /// One variable of the process's environment as it stands, unchecked, or else of NCCL's files of settings: for the launcher, and for
+    /// bindings that show settings.
     pub fn variable(name: &str) -> Option<String> {
-        // Bytes that are no text become text that no parser accepts, so that they are an error and not a default.
-        std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        of_environment(name).or_else(|| FILES.get(name).cloned())
     }
 
     /// Starts the log, if the environment or the program asked for one and the program has no subscriber of its own.
@@ -227,6 +245,8 @@ impl Config {
             .map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()).into())
             .filter(|(name, _): &(String, String)| is_shown(name))
             .collect();
+        let of_files = FILES.iter().filter(|(name, _)| is_shown(name) && of_environment(name).is_none());
+        settings.environment.extend(of_files.map(|(name, value)| (name.clone(), value.clone())));
         settings.environment.sort();
         log::install(&settings, &version_line());
     }
@@ -313,6 +333,14 @@ impl Config {
         }
         topology::validate(&self.topology, nranks)
     }
+}
+
+/// What NCCL's files of settings say.
+static FILES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| files::settings(&of_environment));
+
+/// Bytes that are no text become text that no parser accepts, so that they are an error and not a default.
+fn of_environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// A time as its variable would have it.

@@ -9,7 +9,7 @@ mod line;
 mod laps;
 mod subscriber;
 
-pub(crate) use early::{say_kept, warn};
+pub(crate) use early::{say_kept, warn, warn_once};
 pub(crate) use laps::Laps;
 pub(crate) use line::host_name;
 pub use line::on_device;

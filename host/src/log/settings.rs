@@ -38,7 +38,7 @@ impl Level {
 pub struct Subsystems(u32);
 
 /// NCCL's names, by bit.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 18] = [
     "INIT",
     "COLL",
     "P2P",
@@ -55,6 +55,8 @@ const NAMES: [&str; 16] = [
     "REG",
     "PROFILE",
     "RAS",
+    "ALLOC_HOST",
+    "DESTROY",
 ];
 
 impl Subsystems {

@@ -84,4 +84,8 @@ pub fn environment(data: &[u8]) {
         Ok(config) => assert!(!config.timeout.is_zero()),
         Err(error) => assert!(error.to_string().contains(error.variable)),
     }
+    // NCCL's variables never keep a library in its place from starting.
+    if let Err(error) = Config::from_lookup_as_nccl(&lookup) {
+        assert!(!error.variable.starts_with("NCCL_"), "{error}");
+    }
 }

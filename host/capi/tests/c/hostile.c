@@ -34,7 +34,9 @@ static void with_comm(ncclComm_t comm) {
   REFUSE(ncclCommCuDevice(comm, &number));
   REFUSE(ncclCommUserRank(comm, &number));
   REFUSE(ncclCommGetAsyncError(comm, &code));
-  REFUSE(ncclCommFinalize(comm));
+  /* As in NCCL: whoever has no communicator has none to end. */
+  if (comm == NULL && (ncclCommFinalize(NULL) != ncclSuccess || ncclCommRevoke(NULL, NCCL_REVOKE_DEFAULT) != ncclSuccess)) wrong++;
+  if (comm != NULL) REFUSE(ncclCommFinalize(comm));
   REFUSE(ncclCommSplit(comm, 0, 0, &child, NULL));
   REFUSE(ncclRedOpCreatePreMulSum(&op, memory, ncclFloat32, ncclScalarHostImmediate, comm));
   REFUSE(ncclRedOpDestroy(ncclSum, comm));
@@ -59,7 +61,7 @@ static void with_comm(ncclComm_t comm) {
   REFUSE(ncclCommShrink(comm, excluded, 1, &child, NULL, NCCL_SHRINK_DEFAULT));
   REFUSE(ncclCommGetUniqueId(comm, &id));
   REFUSE(ncclCommGrow(comm, 2, NULL, -1, &child, NULL));
-  REFUSE(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+  if (comm != NULL) REFUSE(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
   REFUSE(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
   REFUSE(ncclCommResume(comm));
   REFUSE(ncclCommMemStats(comm, ncclStatGpuMemTotal, &stat));

@@ -41,6 +41,44 @@ fn warnings_of_settings_are_in_the_log() {
     assert!(text.contains("set NCCL_COLLNET_ENABLE=1"), "{text}");
 }
 
+/// Scripts have them, and vLLM sets the first: NCCL starts. Every communicator was refused.
+#[test]
+fn values_that_are_none_are_warnings() {
+    let settings = [
+        ("NCCL_DEBUG", "WARN"),
+        ("NCCL_NTHREADS", "1"),
+        ("NCCL_DEBUG_SUBSYS", "NONE"),
+        ("NCCL_IB_TIMEOUT", "50"),
+        ("NCCL_ALGO", "NVLS"),
+        ("NCCL_SHM_DISABLE", "2"),
+        ("NCCL_TOPO_FILE", "/nowhere/topo.xml"),
+        ("NCCL_MIN_NCHANNELS", "32"),
+        ("NCCL_MAX_NCHANNELS", "16"),
+    ];
+    let text = log_of("init_split_and_destroy_in_groups", &settings);
+    for part in [
+        "NCCL_NTHREADS=1: 64 to 512 threads were expected, a multiple of 32; it is ignored",
+        "NCCL_DEBUG_SUBSYS=NONE: ",
+        "NCCL_IB_TIMEOUT=50: 1 to 31 was expected; it is taken as 31",
+        "NCCL_ALGO=NVLS: ",
+        "NCCL_SHM_DISABLE=2: 0 or 1 was expected; it is taken as 1",
+        "NCCL_TOPO_FILE=/nowhere/topo.xml: there is no such file; it is ignored",
+        "32 channels at least, and 16 at most: both are taken as 16",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part}: {text}");
+    }
+    log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "ERROR")]);
+}
+
+#[test]
+fn files_of_settings_are_read() {
+    let file = scratch("conf").join("nccl.conf");
+    std::fs::write(&file, "# a comment\nNCCL_DEBUG=VERSION\n").unwrap();
+    let named = ("NCCL_CONF_FILE", file.to_str().unwrap());
+    assert!(log_of("finalize", &[named]).contains("NCCL version 2.32.3"));
+    assert_eq!(log_of("finalize", &[named, ("NCCL_DEBUG", "NONE")]), "", "the environment wins");
+}
+
 #[test]
 fn the_version_alone() {
     let text = log_of("init_split_and_destroy_in_groups", &[("NCCL_DEBUG", "VERSION")]);

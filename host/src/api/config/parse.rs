@@ -1,6 +1,8 @@
 //! Parsers of variables.
 
 use super::error::ConfigError;
+use super::tolerance;
+use crate::log;
 use crate::plan::ChannelLimits;
 use crate::plan::CtaPolicy;
 use crate::plan::tuning::{Forced, ListError};
@@ -32,12 +34,17 @@ pub(super) const BUFFER_BYTES_MIN: usize = 8 << 10;
 pub(super) const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 /// A source of variables.
-pub(super) struct Source<'a>(pub &'a dyn Fn(&str) -> Option<String>);
+pub(super) struct Source<'a> {
+    /// The value of a variable.
+    pub lookup: &'a dyn Fn(&str) -> Option<String>,
+    /// Whether a value of an `NCCL_` variable that is none is a warning, as in NCCL, and no error.
+    pub is_tolerant: bool,
+}
 
 impl Source<'_> {
     /// The variable, if it is set and not empty.
     pub fn get(&self, variable: &str) -> Option<String> {
-        (self.0)(variable).filter(|value| !value.is_empty())
+        (self.lookup)(variable).filter(|value| !value.is_empty())
     }
 
     /// Sets `target` to the parsed variable, if it is set and not empty.
@@ -49,7 +56,29 @@ impl Source<'_> {
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<(), ConfigError> {
         let Some(value) = self.get(variable) else { return Ok(()) };
-        *target = parse(value.trim()).ok_or(ConfigError { variable, value, expected })?;
+        let meant = || self.meaning(variable, expected, &value).and_then(|meant| parse(&meant));
+        match parse(value.trim()).or_else(meant) {
+            Some(parsed) => *target = parsed,
+            None => self.refuse(ConfigError { variable, value, expected })?,
+        }
+        Ok(())
+    }
+
+    /// What NCCL makes of a value that is none here, where that counts.
+    pub fn meaning(&self, variable: &str, expected: &str, value: &str) -> Option<String> {
+        let meant = self.is_tolerant.then(|| tolerance::meaning(variable, expected, value.trim())).flatten();
+        if let Some(meant) = &meant {
+            log::warn_once(format!("{variable}={value}: {expected}; it is taken as {meant}"));
+        }
+        meant
+    }
+
+    /// An error, or else a warning: then the variable counts as not set.
+    pub fn refuse(&self, error: ConfigError) -> Result<(), ConfigError> {
+        if !self.is_tolerant || !error.variable.starts_with("NCCL_") {
+            return Err(error);
+        }
+        log::warn_once(format!("{error}; it is ignored"));
         Ok(())
     }
 
@@ -61,8 +90,10 @@ impl Source<'_> {
         read: impl Fn(Forced, &str) -> Result<Forced, ListError>,
     ) -> Result<(), ConfigError> {
         let Some(value) = self.get(variable) else { return Ok(()) };
-        let restricted = read(*forced, value.trim());
-        *forced = restricted.map_err(|error| ConfigError { variable, value, expected: error.expected() })?;
+        match read(*forced, value.trim()) {
+            Ok(restricted) => *forced = restricted,
+            Err(error) => self.refuse(ConfigError { variable, value, expected: error.expected() })?,
+        }
         Ok(())
     }
 }
@@ -142,12 +173,18 @@ pub(super) fn tile_kib(text: &str) -> Option<u32> {
     text.parse().ok().filter(|kib| *kib <= 64)
 }
 
-pub(super) const CTA_POLICY: &str =
-    "0 (fastest), 1 (few multiprocessors), 2 (none where possible) or 3 (both) was expected";
+pub(super) const CTA_POLICY: &str = "0 or DEFAULT (fastest), 1 or EFFICIENCY (few multiprocessors), 2 or ZERO (none where possible) or 3 (both) was expected";
 
-/// NCCL's bits: efficiency, and none.
+/// NCCL's bits: efficiency, and none. Or their names, with `|` between.
 pub(super) fn cta_policy(text: &str) -> Option<CtaPolicy> {
-    CtaPolicy::from_bits(text.parse().ok()?)
+    let bit = |name: &str| match name.trim().to_ascii_uppercase().as_str() {
+        "DEFAULT" => Some(0),
+        "EFFICIENCY" => Some(1),
+        "ZERO" => Some(2),
+        _ => None,
+    };
+    let by_name = || text.split('|').try_fold(0, |bits, name| Some(bits | bit(name)?));
+    CtaPolicy::from_bits(text.parse().ok().or_else(by_name)?)
 }
 
 pub(super) const CLUSTER: &str = "a number of blocks was expected, 0 to 8";

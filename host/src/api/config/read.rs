@@ -24,8 +24,22 @@ impl Config {
     /// # Errors
     /// The first invalid variable.
     pub fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+        Config::read(&Source { lookup, is_tolerant: false })
+    }
+
+    /// As [`Self::from_env_as_nccl`], from any source.
+    ///
+    /// # Errors
+    /// The first invalid variable of those that NCCL does not have.
+    pub fn from_lookup_as_nccl(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+        let mut config = Config::read(&Source { lookup, is_tolerant: true })?;
+        config.forget_missing_topology();
+        Ok(config)
+    }
+
+    fn read(env: &Source<'_>) -> Result<Config, ConfigError> {
+        let lookup = env.lookup;
         let mut config = Config::default();
-        let env = Source(lookup);
         env.set("OXCCL_TIMEOUT", parse::SECONDS, &mut config.timeout, parse::seconds)?;
         env.set("OXCCL_STALL_WARN", parse::SECONDS_OR_NONE, &mut config.stall_warn, parse::seconds_or_none)?;
         env.set("OXCCL_STATUS", parse::FLAG, &mut config.status, parse::flag)?;
@@ -61,20 +75,24 @@ impl Config {
         env.set("OXCCL_CMA_MIN_BYTES", parse::CMA_MIN_BYTES, &mut config.cma_min_bytes, length)?;
         env.set("OXCCL_PING_PONG", parse::FLAG, &mut config.ping_pong, parse::flag)?;
         env.set("OXCCL_OUTBOX", parse::FLAG, &mut config.outbox, parse::some_flag)?;
-        config.topology = topology::read(&env)?;
-        config.read_transports(&env)?;
-        config.read_channels(&env)?;
+        config.topology = topology::read(env)?;
+        config.read_transports(env)?;
+        config.read_channels(env)?;
         for variable in IbConfig::VARIABLES {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { continue };
-            let set = config.net.ib.set(variable, value.trim());
-            set.map_err(|expected| ConfigError { variable, value, expected })?;
+            let ib = &mut config.net.ib;
+            let Err(expected) = ib.set(variable, value.trim()) else { continue };
+            let meant = env.meaning(variable, expected, &value);
+            if meant.is_none_or(|meant| ib.set(variable, &meant).is_err()) {
+                env.refuse(ConfigError { variable, value, expected })?;
+            }
         }
-        config.read_network(&env)?;
-        config.net.gdr = read_gdr(&env)?;
+        config.read_network(env)?;
+        config.net.gdr = read_gdr(env)?;
         config.ptx_path = lookup("OXCCL_PTX_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         env.set("NCCL_RUNTIME_CONNECT", parse::FLAG, &mut config.runtime_connect, parse::flag)?;
         env.set("NCCL_COMM_BLOCKING", parse::FLAG, &mut config.blocking, parse::some_flag)?;
-        config.log = read_log(&env)?;
+        config.log = read_log(env)?;
         Ok(config)
     }
 
@@ -154,7 +172,7 @@ impl Config {
         let network = env.get("OXCCL_AGGREGATOR_NET");
         net.coll.aggregators = (!servers.is_empty()).then(|| AggregatorConfig {
             servers,
-            secret: aggregator_secret(env.0),
+            secret: aggregator_secret(env.lookup),
             // The heads have the bootstrap's to come together: a server that does not answer is named before they give up.
             connect_timeout: net.socket.connect_timeout.min(bootstrap.timeout / 2),
             peer_dead_after: bootstrap.peer_dead_after,

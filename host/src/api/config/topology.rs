@@ -75,7 +75,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn settings(pairs: &[(&str, &str)]) -> Result<TopologySettings, ConfigError> {
-        read(&Source(&|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string())))
+        let lookup = |name: &str| pairs.iter().find(|p| p.0 == name).map(|p| p.1.to_string());
+        read(&Source { lookup: &lookup, is_tolerant: false })
     }
 
     #[test]

@@ -47,8 +47,9 @@ impl Cuda {
         let lists = self.parts.tables.of(ConnKind::Mesh, Protocol::LL);
         // Where bulk copies do not reach the plan has no tiles, and the user's do not count.
         let wanted = self.parts.tile_bytes.filter(|_| plan.is_aligned);
-        let tile_bytes = wanted.unwrap_or(plan.tile_bytes);
-        let tiles = Tiles::on(&self.parts.device, tile_bytes);
+        let tiles = wanted.map(|wanted| Tiles::on(&self.parts.device, wanted));
+        let tiles = tiles.filter(|tiles| tiles.suffice(self.parts.facts.nranks, plan.dtype));
+        let tiles = tiles.unwrap_or_else(|| Tiles::on(&self.parts.device, plan.tile_bytes));
         let launch = KernelLaunch { tile_bytes: tiles.tile_bytes, ..self.parts.launch(lists, plan.channels) };
         // With tiles, which the user may want in their place, the channels' blocks copy all.
         let own_blocks = if tiles.tile_bytes > 0 { 0 } else { plan.own_blocks };

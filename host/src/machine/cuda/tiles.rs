@@ -2,8 +2,9 @@
 
 use super::driver::Device;
 use oxccl_device::gpu::SHARED_BYTES;
-use oxccl_shared::abi::{KERNEL_TILES_AT, KERNEL_TILES_MAX};
+use oxccl_shared::abi::{DataType, KERNEL_TILES_AT, KERNEL_TILES_MAX};
 use oxccl_shared::algo::kernels::Kernel;
+use oxccl_shared::algo::symmetric::reduced_max;
 
 /// The first generation with bulk copies.
 const SM_MIN: u32 = 90;
@@ -29,6 +30,17 @@ impl Tiles {
         match count {
             0 => Tiles::default(),
             count => Tiles { tile_bytes, shared_bytes: KERNEL_TILES_AT + count * tile_bytes },
+        }
+    }
+
+    /// Whether a symmetric kernel can do with these: more than it has operands, of each rank one in a reduction; or none, if its threads can
+    /// move all.
+    pub fn suffice(self, nranks: u32, reduced: Option<DataType>) -> bool {
+        let operands = reduced.map_or(1, |_| nranks);
+        let bytes = self.shared_bytes.saturating_sub(KERNEL_TILES_AT);
+        match bytes.checked_div(self.tile_bytes) {
+            Some(count) => count > operands,
+            None => reduced.is_none_or(|dtype| nranks <= reduced_max(dtype)),
         }
     }
 
@@ -59,5 +71,19 @@ mod tests {
         assert_eq!(within(97 << 10, 16), Tiles { tile_bytes: 16 << 10, shared_bytes: AT + 6 * (16 << 10) });
         assert_eq!(within(225 << 10, 1).shared_bytes, AT + (31 << 10));
         assert_eq!([within(225 << 10, 0), within(0, 16), within(16 << 10, 16)], [Tiles::default(); 3]);
+    }
+
+    /// A kernel that lacks one stops, and says that its ranks are in different operations.
+    #[test]
+    fn reductions_of_many_ranks_have_short_tiles() {
+        let longest = |nranks, reduced| {
+            (1..=64).rev().find(|kib| Tiles::within(225 << 10, kib << 10).suffice(nranks, reduced))
+        };
+        let of = |reduced| [2, 3, 4, 8].map(|nranks| longest(nranks, reduced));
+        assert_eq!(of(Some(DataType::U8)), [Some(64), Some(56), Some(44), Some(24)]);
+        assert_eq!(of(None), [Some(64); 4]);
+        let by_threads = |nranks, reduced| Tiles::default().suffice(nranks, reduced);
+        assert!(by_threads(8, None) && by_threads(4, Some(DataType::F32)));
+        assert!(!by_threads(8, Some(DataType::F32)));
     }
 }

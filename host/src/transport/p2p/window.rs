@@ -177,7 +177,7 @@ impl Showing<'_> {
         match wanted.memory.clone().and_then(|found| self.describe(&*found).map(|told| (found, told))) {
             Ok((found, (info, fd))) => {
                 offset = address - found.address();
-                if offset + len_bytes <= found.len_bytes() as u64 {
+                if offset.checked_add(len_bytes).is_some_and(|end| end <= found.len_bytes() as u64) {
                     show((self.setup.arena(), rank, Domain::Device), &found);
                     (memory, exported) = (Some((found, info)), fd);
                 } else {
