@@ -157,6 +157,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("OXCCL_LOCAL_RANK", "DeviceCommunicatorBuilder::device, for which it stands"),
     ("OXCCL_COMM_ID", "Builder::unique_id; for an address that all know: api::launcher::LaunchEnv"),
     ("NCCL_COMM_ID", "as OXCCL_COMM_ID"),
+    ("NCCL_CONF_FILE", "a file of variables: Config has what they say"),
     ("OXCCL_COMM_SECRET", "UniqueId::create makes a random one"),
     ("OXCCL_COMM_SECRET_FILE", "as OXCCL_COMM_SECRET"),
     (

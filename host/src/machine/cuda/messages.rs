@@ -113,13 +113,13 @@ impl Cuda {
     fn direct(&self, message: &Message) -> (u32, u64) {
         let Message { is_send, peer, buffer, len_bytes, is_exchange } = *message;
         let (address, len_bytes) = (buffer.addr() as u64, len_bytes as u64);
-        let windows = self.copies.as_ref().map(|copies| copies.windows()).filter(|windows| windows.has_any());
+        let windows = self.copies.as_ref().map(|copies| copies.windows());
         // Both ends know whether such a message is asked about.
         let asks = self.parts.facts.asks(len_bytes, is_exchange);
         let Some(windows) = windows.filter(|_| asks) else { return (0, 0) };
         if is_send {
-            let is_aligned = address.is_multiple_of(DIRECT_ALIGN_BYTES);
-            return (if is_aligned { MESSAGE_ASKS } else { 0 }, 0);
+            let may_ask = address.is_multiple_of(DIRECT_ALIGN_BYTES) && windows.may_ask();
+            return (if may_ask { MESSAGE_ASKS } else { 0 }, 0);
         }
         let reached = windows.reached_by(peer, self.parts.rank, address, len_bytes);
         (0, reached.filter(|reached| reached.is_multiple_of(DIRECT_ALIGN_BYTES)).unwrap_or_default())

@@ -59,9 +59,10 @@ impl Windows {
         Some(mapped.reached.get(peer.index())? + offset)
     }
 
-    /// Whether there is any.
-    pub fn has_any(&self) -> bool {
-        self.mapped.iter().any(Mapped::is_there)
+    /// Whether the receiver of a message may be asked where it goes: there are windows, and this rank has dropped none. Of one that it has dropped,
+    /// the receiver may still have its own part, and would answer where that was mapped here.
+    pub fn may_ask(&self) -> bool {
+        self.made > 0 && self.mapped.len() == self.made as usize && self.mapped.iter().all(Mapped::is_there)
     }
 
     /// The window in which so many bytes at an address of this rank lie, and how far from its beginning.
@@ -84,5 +85,43 @@ impl Windows {
     pub fn addresses(&self, number: u32) -> Option<&[u64]> {
         let mapped = self.mapped.iter().find(|mapped| mapped.number == number)?;
         Some(&mapped.addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Owner = Arc<[Arc<dyn GpuMemory>]>;
+
+    /// A window of two ranks, whose parts this rank has at 4096 and 8192 times its number and one.
+    fn register(windows: &mut Windows) -> Owner {
+        let owner: Owner = Arc::from(Vec::new());
+        let at = 4096 * u64::from(windows.made + 1);
+        let [addresses, reached] = [[at, 2 * at], [at, 3 * at]].map(|all| Box::from(&all[..]));
+        let number = windows.made;
+        windows.made += 1;
+        windows.mapped.push(Mapped {
+            number,
+            addresses,
+            reached,
+            len_bytes: 4096,
+            alive: Arc::downgrade(&owner),
+        });
+        owner
+    }
+
+    /// One rank drops a window and keeps another, and its peer still has both: it was told where the first one had been, and stored there.
+    #[test]
+    fn who_has_dropped_a_window_asks_no_more() {
+        let (mut ours, mut theirs) = (Windows::default(), Windows::default());
+        assert!(!ours.may_ask());
+        let mut owners = [register(&mut ours), register(&mut ours)].map(Some);
+        let _theirs = [register(&mut theirs), register(&mut theirs)];
+        assert!(ours.may_ask() && theirs.may_ask());
+        owners[0] = None;
+        assert!(theirs.reached_by(Rank(1), Rank(0), 4096, 64).is_some(), "it would answer");
+        assert!(!ours.may_ask());
+        assert!(theirs.may_ask(), "what it is told of lies in windows that it has");
     }
 }
