@@ -330,8 +330,8 @@ fn what_an_exchange_told_is_not_forgotten() {
     assert_eq!(stopped.cause, StopCause::NoCredit);
 }
 
-/// A producer that lacks one peer's credit waits for that peer. Of another one, which only exchanges have met, `head` lags for ever: whoever
-/// waited for it never ended.
+/// A producer that lacks one peer's credit waits for that peer alone. Exchanges do not write `head`, so a wait for the `head` of a peer that only
+/// took part in exchanges never ended.
 #[test]
 fn who_lacks_one_credit_waits_for_no_other() {
     let mut world = World::at(3, Step(0));

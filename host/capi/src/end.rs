@@ -13,7 +13,7 @@ static LEAVING: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 
 /// `ncclCommFinalize`.
 pub fn finalize(handle: Handle) -> Outcome<Code> {
-    // As in NCCL: whoever has no communicator has none to end.
+    // A null communicator is no error, as in NCCL.
     if handle == Handle::NULL {
         return Ok(Code::Success);
     }

@@ -34,7 +34,7 @@ static void with_comm(ncclComm_t comm) {
   REFUSE(ncclCommCuDevice(comm, &number));
   REFUSE(ncclCommUserRank(comm, &number));
   REFUSE(ncclCommGetAsyncError(comm, &code));
-  /* As in NCCL: whoever has no communicator has none to end. */
+  /* A null communicator is no error, as in NCCL. */
   if (comm == NULL && (ncclCommFinalize(NULL) != ncclSuccess || ncclCommRevoke(NULL, NCCL_REVOKE_DEFAULT) != ncclSuccess)) wrong++;
   if (comm != NULL) REFUSE(ncclCommFinalize(comm));
   REFUSE(ncclCommSplit(comm, 0, 0, &child, NULL));
